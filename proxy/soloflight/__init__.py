@@ -1,7 +1,7 @@
 """soloflight: identical requests in flight make one upstream call.
 
-A request either has an answer, joins the flight that is making it, or becomes that flight's owner; and whoever
-listens reads the same log from byte 0.
+A request either has an answer, joins the flight that is making it, or becomes that flight's owner; and
+whoever listens reads the same log from byte 0.
 
 A map of the building. Imports go down the floors only (`lint-imports` holds it):
 
@@ -13,12 +13,12 @@ A map of the building. Imports go down the floors only (`lint-imports` holds it)
     core         F0  decisions without IO or clock: the ledger, logs, frames, fingerprints, answers, errors
     testing          for plugin authors: conformance suite, scripted upstream, fault proxy
 
-Beside it stand the plugins (`soloflight_memory`, `soloflight_openai`, …), which are found through the entry-point
-group `soloflight` and see only `hookimpl`, `hookspecs`, `ports` and `core`. Nothing calls back up:
-web -> flow -> ports <- plugin, and frames return as an async iterator.
+Beside it stand the plugins (`soloflight_memory`, `soloflight_openai`, …), which are found through the
+entry-point group `soloflight` and see only `hookimpl`, `hookspecs`, `ports` and `core`. Nothing calls back
+up: web -> flow -> ports <- plugin, and frames return as an async iterator.
 
-This module holds the version and the marker that plugins need. Nothing else may live here: it is imported by
-everyone, so it imports nobody but pluggy.
+This module holds the version and the marker that plugins need. Nothing else may live here: it is imported
+by everyone, so it imports nobody but pluggy.
 """
 
 import pluggy
