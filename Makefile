@@ -75,7 +75,7 @@ $(VENV)/.made:
 	@[ -n "$(PYTHON)" ] || { echo "soloflight needs Python 3.11 or newer; none is on the path (or: make PYTHON=…)" >&2; exit 2; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 		package=$$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
-		if $(CAN_APT); then $(APT) update -qq && $(APT) install -y -qq $$package; \
+		if $(CAN_APT); then $(APT) update -qq && $(APT) install -y -qq --no-install-recommends $$package; \
 		else echo "$(PYTHON) can not make environments here. On Debian or Ubuntu: sudo apt-get install $$package" >&2; exit 2; fi; }
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
@@ -94,7 +94,7 @@ $(VENV)/.tools: $(VENV)/.made
 	for tool in $(TOOLS); do \
 		PATH=$$PATH:/usr/sbin command -v $${tool%%:*} >/dev/null || missing="$$missing $${tool##*:}"; \
 	done; \
-	if [ -z "$$missing" ]; then :; \
+	if [ -z "$$missing" ]; then true; \
 	elif $(CAN_APT); then $(APT) update -qq && $(APT) install -y -qq --no-install-recommends $$missing; \
 	else echo "The tests need these, please install:$$missing" >&2; exit 2; fi
 	@touch $@
