@@ -96,13 +96,7 @@ def parse_http_proxy(text: str) -> str:
     if text in ("", "env"):
         return text
     url = _split(text, 'an http:// URL, "env" or ""')
-    if (
-        url.scheme not in ("http", "https")
-        or not url.hostname
-        or url.path.strip("/")
-        or url.query
-        or url.fragment
-    ):
+    if url.scheme not in ("http", "https") or not url.hostname or url.path.strip("/") or url.query or url.fragment:
         raise ValueError('an http:// URL of a proxy, "env" or ""')
     return text
 
@@ -144,9 +138,7 @@ def mask_url(text: str, *, whole_query: bool = False) -> str:
         rest = f"{user}:{MASK}@{host}" if colon else f"{MASK}@{host}"
     if whole_query:
         return f"{scheme}{separator}{rest.partition('#')[0]}{question and '?'}{MASK if query else ''}"
-    return (
-        f"{scheme}{separator}{rest}{question}{'&'.join(_mask_member(member) for member in query.split('&'))}"
-    )
+    return f"{scheme}{separator}{rest}{question}{'&'.join(_mask_member(member) for member in query.split('&'))}"
 
 
 def is_secret_name(name: str) -> bool:

@@ -100,17 +100,13 @@ def _header_twice(settings: Settings) -> Iterator[Conflict]:
 def _stage_names(settings: Settings) -> Iterator[Conflict]:
     for name, count in Counter(stage.name for stage in settings.stage).items():
         if count > 1:
-            yield Conflict(
-                f"stage.{name}.name", "a name of its own for each stage", f'{count} called "{name}"'
-            )
+            yield Conflict(f"stage.{name}.name", "a name of its own for each stage", f'{count} called "{name}"')
 
 
 def _default_matches_all(settings: Settings) -> Iterator[Conflict]:
     for stage in settings.stage:
         if stage.name == "default" and stage.match.model_fields_set:
-            yield Conflict(
-                "stage.default.match", "no match (the default stage takes all that is left)", "a match"
-            )
+            yield Conflict("stage.default.match", "no match (the default stage takes all that is left)", "a match")
 
 
 def _stage_upstreams(settings: Settings, resolved: Stages) -> Iterator[Conflict]:
@@ -141,7 +137,7 @@ def _leases(settings: Settings, resolved: Stages) -> Iterator[Conflict]:
 
 
 def _places(settings: Settings, resolved: Stages, keys: tuple[str, ...]) -> Iterator[tuple[str, Stage]]:
-    """Each place where one of ``keys`` was written, with the stage to judge; one that only inherits is not."""
+    """Each place where one of ``keys`` was written, with the stage to judge."""
     tables = {table.name: table for table in settings.stage}
     if settings.stage_defaults.model_fields_set.intersection(keys):
         yield "stage_defaults", stages(settings.stage_defaults, ()).default

@@ -159,6 +159,6 @@ def _nearest(loc: Loc) -> str:
     here = (table[0], "*", *table[2:]) if table and table[0] in NAMED_TABLES else tuple(table)
     for there, model in SHAPES.items():
         if key in model.model_fields and "*" not in there:
-            return f"no such key here (nearest: {'.'.join(map(str, (*there, key)))})"
+            return f"a known key (nearest: {'.'.join(map(str, (*there, key)))})"
     near = get_close_matches(str(key), list(SHAPES[here].model_fields), n=1, cutoff=0.0)
     return f"a known key (nearest: {near[0]})"

@@ -156,9 +156,7 @@ _SIZE_WORDS = 'a size: bytes, or text like "64KB", "8MiB"'
 
 Duration = Annotated[float, BeforeValidator(_reader(parse_duration, _DURATION_WORDS)), DurationUnit()]
 """Seconds, 0 or more."""
-Span = Annotated[
-    float, BeforeValidator(_reader(parse_duration, _DURATION_WORDS, over_zero=True)), DurationUnit()
-]
+Span = Annotated[float, BeforeValidator(_reader(parse_duration, _DURATION_WORDS, over_zero=True)), DurationUnit()]
 """Seconds, more than 0."""
 Size = Annotated[int, BeforeValidator(_reader(parse_size, _SIZE_WORDS)), SizeUnit()]
 """Bytes, 0 or more."""
@@ -168,9 +166,7 @@ Count = Annotated[int, BeforeValidator(_reader(_count, "a whole number, 0 or mor
 Number = Annotated[int, BeforeValidator(_reader(_count, "a whole number", over_zero=True))]
 """A whole number, 1 or more."""
 Switch = Annotated[bool, BeforeValidator(_reader(_switch, "true or false"))]
-VerifyTls = Annotated[
-    bool | str, BeforeValidator(_reader(_verify_tls, "true, false or the path of a CA bundle"))
-]
+VerifyTls = Annotated[bool | str, BeforeValidator(_reader(_verify_tls, "true, false or the path of a CA bundle"))]
 Price = Annotated[float, BeforeValidator(_reader(_price, "a price, 0 or more"))]
 
 Name = Annotated[str, AfterValidator(_named(_NAME, "a name: 1 to 64 of A-Z a-z 0-9 _ . -"))]
@@ -178,9 +174,7 @@ Prefix = Annotated[str, AfterValidator(_named(_PREFIX, "a prefix: 1 to 128 of A-
 FieldName = Annotated[str, AfterValidator(_field_name)]
 OwnFieldName = Annotated[str, AfterValidator(_own_field_name)]
 FieldValue = Annotated[SecretStr, AfterValidator(_field_value)]
-ClientKeys = Annotated[
-    tuple[Annotated[SecretStr, AfterValidator(_client_key)], ...], BeforeValidator(_client_keys)
-]
+ClientKeys = Annotated[tuple[Annotated[SecretStr, AfterValidator(_client_key)], ...], BeforeValidator(_client_keys)]
 Method = Annotated[str, AfterValidator(_method)]
 Scope = Annotated[str, AfterValidator(_scope)]
 Lowered = BeforeValidator(_lower)

@@ -94,9 +94,7 @@ class _Reading:
             involved = (conflict.key, *conflict.involved)
             if not any(_touch(key, other) for key in involved for other in unread):
                 self._faults.append(
-                    ConfigFault(
-                        self._source_of(conflict.key), conflict.key, conflict.expected, conflict.found
-                    )
+                    ConfigFault(self._source_of(conflict.key), conflict.key, conflict.expected, conflict.found)
                 )
 
     def _fault(self, loc: Loc, expected: str, found: str) -> None:
@@ -117,14 +115,10 @@ def without(value: Any, left_out: Collection[Loc], at: Loc = ()) -> Any:
     match value:
         case dict():
             places = {key: (*at, key) for key in value}
-            return {
-                key: without(value[key], left_out, loc) for key, loc in places.items() if loc not in left_out
-            }
+            return {key: without(value[key], left_out, loc) for key, loc in places.items() if loc not in left_out}
         case list():
             places = {index: (*at, index) for index in range(len(value))}
-            return [
-                without(value[index], left_out, loc) for index, loc in places.items() if loc not in left_out
-            ]
+            return [without(value[index], left_out, loc) for index, loc in places.items() if loc not in left_out]
         case _:
             return value
 

@@ -88,9 +88,7 @@ def given(env: Mapping[str, str], flags: Mapping[str, object]) -> dict[Loc, Give
 
 def overlay(document: Document, over: Mapping[Loc, Given]) -> Document:
     """A copy of ``document`` in which ``over`` goes first. What is no table stays: the models tell of it."""
-    merged: Document = {
-        key: dict(value) if isinstance(value, dict) else value for key, value in document.items()
-    }
+    merged: Document = {key: dict(value) if isinstance(value, dict) else value for key, value in document.items()}
     for (section, key), one in over.items():
         table = merged.setdefault(str(section), {})
         if isinstance(table, dict):
