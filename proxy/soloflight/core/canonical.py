@@ -25,15 +25,21 @@ MAX_INT_DIGITS = 300
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """A readable JSON text: ``value`` is plain Python, to read facts from; ``tree`` the same with exact numbers."""
+    """A readable JSON text: ``value`` is plain Python, to read facts from.
+
+    ``exact`` is the canonical text where ``value`` has lost something (the text of a number), else None.
+    """
 
     value: object
-    tree: object
+    exact: bytes | None = None
 
     def text(self, ignore_fields: Iterable[str] = ()) -> bytes:
         """The canonical UTF-8 text, without the members in ``ignore_fields`` (dotted: ``metadata.user``)."""
-        tree = self.tree
-        for name in ignore_fields:
+        names = tuple(ignore_fields)
+        if self.exact is not None and not names:
+            return self.exact
+        tree = self.value if self.exact is None else _exact_tree(self.exact.decode())
+        for name in names:
             tree = _without(tree, name.split("."))
         return orjson.dumps(tree, option=orjson.OPT_SORT_KEYS)
 
@@ -41,10 +47,9 @@ class Json:
 def read_json(raw: bytes) -> Json | None:
     """Read ``raw`` as UTF-8 JSON text, or None where it is none or could be read in two ways.
 
-    A text that orjson writes back byte for byte has no duplicate name (they would be gone), no number that
-    changed on the way (big integers turn into floats, ``-0`` into ``0``), no escape and no space that it
-    would not write itself: then the quick reading lost nothing. Compact bodies, as SDKs send them, take this
-    path.
+    A text that orjson writes back byte for byte has no duplicate name (they would be gone), no number that changed on
+    the way (big integers turn into floats, ``-0`` into ``0``), no escape and no space that it would not write itself:
+    then the quick reading lost nothing. Compact bodies, as SDKs send them, take this path.
     """
     value: object = None
     quick = False
@@ -52,7 +57,7 @@ def read_json(raw: bytes) -> Json | None:
         value = orjson.loads(raw)
         quick = True
         if orjson.dumps(value) == raw:
-            return Json(value, value)
+            return Json(value)
     except (ValueError, TypeError):  # not JSON to orjson; or deeper than it writes
         pass
     return _read_exactly(raw, value, quick)
@@ -62,19 +67,25 @@ def _read_exactly(raw: bytes, value: object, quick: bool) -> Json | None:
     """The slow reading: numbers keep their text. ``value``, if ``quick``, is the plain reading already made."""
     try:
         text = raw.decode("utf-8")
-        tree = json.loads(
-            text,
-            object_pairs_hook=_members,
-            parse_int=orjson.Fragment,
-            parse_float=orjson.Fragment,
-            parse_constant=_refuse,
-        )
-        orjson.dumps(tree)  # refuses lone surrogates, and what lies deeper than the quick path can write
+        # Writing refuses lone surrogates, and what lies deeper than the quick path can write.
+        exact = orjson.dumps(_exact_tree(text), option=orjson.OPT_SORT_KEYS)
         if not quick:  # a number beyond float64, which orjson refuses
             value = json.loads(text, parse_int=_integer)
     except (ValueError, TypeError, RecursionError):
         return None
-    return Json(value, tree)
+    # A copy, because what orjson returns keeps its whole write buffer: many times the text.
+    return Json(value, bytes(memoryview(exact)))
+
+
+def _exact_tree(text: str) -> object:
+    """The parsed ``text`` with each number as a piece of text that orjson writes as it is."""
+    return json.loads(
+        text,
+        object_pairs_hook=_members,
+        parse_int=orjson.Fragment,
+        parse_float=orjson.Fragment,
+        parse_constant=_refuse,
+    )
 
 
 def _members(pairs: list[tuple[str, object]]) -> dict[str, object]:

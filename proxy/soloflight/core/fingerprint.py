@@ -18,12 +18,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import sha256
+from operator import itemgetter
 from typing import TypeAlias
 
 from soloflight.core.canonical import Json, read_json
 from soloflight.core.frames import Field
 from soloflight.core.media_type import read_media_type
-from soloflight.core.multipart import Form, Part, read_form
+from soloflight.core.multipart import Form, read_form
 from soloflight.core.request import Request
 
 SCHEMA = 1
@@ -44,9 +45,7 @@ KEYED_FIELDS = (
 """Request fields in every key, byte for byte. Content-Type and Accept are there in a reduced form."""
 
 _CREDENTIAL = re.compile(rb"auth|key|token|secret|cookie")
-_NEVER_CREDENTIAL = re.compile(
-    rb"x-soloflight-|x-stainless-|(?:idempotency-key|proxy-auth(?:orization|enticate))\Z"
-)
+_NEVER_CREDENTIAL = re.compile(rb"x-soloflight-|x-stainless-|(?:idempotency-key|proxy-auth(?:orization|enticate))\Z")
 _OBJECT = re.compile(rb"[ \t\r\n]*\{")
 
 Item: TypeAlias = "bytes | Sequence[Item] | None"
@@ -63,29 +62,34 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A request body as the fingerprint sees it.
+    """A request body as the fingerprint sees it; without the body itself, so that a memo can hold it.
 
-    ``value`` is what ``Fingerprinter.facts`` reads: the JSON object, the form values, or None. It is there
-    for JSON under another content type too (``curl -d`` says urlencoded), although such a body is keyed on
-    its bytes.
+    ``value`` is what ``Fingerprinter.facts`` reads: the JSON object, the form values, or None. It is there for JSON
+    under another content type too (``curl -d`` says urlencoded), although such a body is keyed on its bytes. It is
+    shared by all who ask: read only.
     """
 
     kind: Kind
-    body: bytes = field(repr=False)
     value: dict[str, object] | None = field(default=None, repr=False)
-    json: Json | None = field(default=None, repr=False)
-    form: Form | None = field(default=None, repr=False)
+    content: Json | Form | bytes = field(default=b"", repr=False)
+    _digests: dict[tuple[str, ...], bytes] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def digest(self, ignore_fields: Iterable[str] = ()) -> bytes:
+    def digest(self, ignore_fields: tuple[str, ...] = ()) -> bytes:
         """SHA-256 of the body and its kind. ``ignore_fields``: dotted names of JSON members that do not count."""
-        if self.json is not None:
+        known = self._digests.get(ignore_fields)
+        if known is None:
+            known = self._digests[ignore_fields] = sha256(encode(self._item(ignore_fields))).digest()
+        return known
+
+    def _item(self, ignore_fields: tuple[str, ...]) -> Item:
+        kind = self.kind.value.encode()
+        if isinstance(self.content, Json):
             names = sorted(set(ignore_fields))
-            content: Item = (*(name.encode() for name in names), self.json.text(names))
-        elif self.form is not None:
-            content = (self.form.preamble, *map(_part_item, self.form.parts), self.form.epilogue)
-        else:
-            content = self.body
-        return sha256(encode((self.kind.value.encode(), content))).digest()
+            return (kind, tuple(map(_bytes, names)), sha256(self.content.text(names)).digest())
+        if isinstance(self.content, Form):
+            form = self.content
+            return (kind, form.preamble, tuple((part.fields, part.digest) for part in form.parts), form.epilogue)
+        return (kind, self.content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,20 +114,23 @@ def encode(item: Item) -> bytes:
 
 
 def read_body(type_field: bytes | None, body: bytes) -> Document:
-    """Read a whole, decoded request body; ``type_field`` as ``content_type`` gives it. Never raises."""
+    """Read a whole, decoded request body; ``type_field`` as ``content_type`` gives it. Never raises.
+
+    JSON counts as such where the type says so, or where none is given: servers commonly read it then. Under any other
+    type the bytes are what they are, but facts are read from them all the same.
+    """
     media_type = None if type_field is None else read_media_type(type_field)
     if media_type is not None and media_type.essence == b"multipart/form-data":
         form = read_form(media_type.get(b"boundary") or b"", body)
         if form is None:
-            return Document(Kind.RAW, body)
-        return Document(Kind.MULTIPART, body, {**form.values()}, form=form)
-    # Servers commonly read JSON where no type is given; under any other type the bytes are what they are.
+            return Document(Kind.RAW, None, sha256(body).digest())
+        return Document(Kind.MULTIPART, {**form.values()}, form)
     is_json = type_field is None or (media_type is not None and media_type.is_json)
     json = read_json(body) if is_json or _OBJECT.match(body) else None
     value = json.value if json is not None and isinstance(json.value, dict) else None
     if json is None or not is_json:
-        return Document(Kind.RAW, body, value)
-    return Document(Kind.JSON, body, value, json=json)
+        return Document(Kind.RAW, value, sha256(body).digest())
+    return Document(Kind.JSON, value, json)
 
 
 def content_type(request: Request) -> bytes | None:
@@ -137,8 +144,9 @@ def scope_digest(fields: Iterable[Field], scope_key: bytes) -> str:
 
     Names count in lower case and in sorted order, values byte for byte, several of one name in their order.
     """
-    credentials = [(name.lower(), value) for name, value in fields if is_credential(name.lower())]
-    return _scope(scope_key, b"credential", sorted(credentials, key=lambda pair: pair[0]))
+    named = ((name.lower(), value) for name, value in fields)
+    credentials = [field for field in named if is_credential(field[0])]
+    return _scope(scope_key, b"credential", sorted(credentials, key=itemgetter(0)))
 
 
 def request_scope(request: Request, rule: str, scope_key: bytes) -> str:
@@ -223,10 +231,6 @@ def _content_type(values: list[bytes], kind: Kind) -> Item:
     """Content-Type for the key: as it is, but without the boundary where the body is keyed on its parts."""
     media_type = read_media_type(values[0]) if kind is Kind.MULTIPART and len(values) == 1 else None
     return tuple(values) if media_type is None else (media_type.without(b"boundary"),)
-
-
-def _part_item(part: Part) -> Item:
-    return (part.fields, part.digest)
 
 
 def _scope(scope_key: bytes, tag: bytes, fields: Sequence[Field]) -> str:

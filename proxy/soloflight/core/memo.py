@@ -1,6 +1,6 @@
-"""A memo of what was read from request bodies, so that a repeated body is not parsed again.
+"""A memo of bodies that were read, so that a repeated body is not parsed again.
 
-Rule 1: a hit means the same bytes under the same content type and context: the memo is keyed on their SHA-256.
+Rule 1: a hit means the same bytes under the same content type: the memo is keyed on their SHA-256.
 Rule 2: bounded by count and by bytes; what was used least recently goes first.
 """
 
@@ -8,57 +8,57 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from hashlib import sha256
-from typing import Generic, TypeVar
 
-from soloflight.core.fingerprint import encode
+from soloflight.core.fingerprint import Document, encode, read_body
 
-T = TypeVar("T")
+ENTRY_COST = 1000
+"""Bytes that an entry costs whatever its body: key, dictionary slot, document, digest."""
 
-ENTRY_COST = 400
-"""Bytes that an entry costs beside its value: key, dictionary slot, link, pair."""
-
-
-def memo_key(content_type: bytes | None, body: bytes, *context: bytes) -> bytes:
-    """What a body's facts depend on, as a digest. ``context``: what else decides (path, stage)."""
-    digest = sha256(encode((content_type, *context)))
-    digest.update(body)  # last, and not copied
-    return digest.digest()
+MARK_COSTS = {b"{": 250, b"[": 100, b":": 80, b",": 80}
+"""Bytes that what follows each mark costs beside its text (CPython: dict, list, object with its slot)."""
 
 
-class BodyMemo(Generic[T]):
-    """Values by ``memo_key``, least recently used first out. Holds at most ``max_entries`` and ``max_bytes``."""
+class BodyMemo:
+    """``read_body`` with a memory: at most ``max_entries`` documents, which hold about ``max_bytes`` at most."""
 
-    def __init__(self, max_entries: int = 4096, max_bytes: int = 16 << 20) -> None:
+    def __init__(self, max_entries: int = 4096, max_bytes: int = 32 << 20) -> None:
         self._max_entries = max_entries
         self._max_bytes = max_bytes
-        self._entries: OrderedDict[bytes, tuple[T, int]] = OrderedDict()
+        self._entries: OrderedDict[bytes, tuple[Document, int]] = OrderedDict()
         self.size = 0
+        self.hits = 0
 
     def __repr__(self) -> str:
-        return f"BodyMemo({len(self._entries)} of {self._max_entries}, {self.size} of {self._max_bytes} bytes)"
+        return (
+            f"BodyMemo({len(self)}/{self._max_entries} bodies, {self.size}/{self._max_bytes} bytes, {self.hits} hits)"
+        )
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, key: bytes) -> T | None:
-        """The value put under ``key``, or None."""
-        entry = self._entries.get(key)
-        if entry is None:
-            return None
-        self._entries.move_to_end(key)
-        return entry[0]
+    def read(self, type_field: bytes | None, body: bytes) -> Document:
+        """The document of ``body``; arguments as for ``read_body``. The same object for the same body."""
+        hashed = sha256(encode((type_field,)))
+        hashed.update(body)
+        key = hashed.digest()
+        if (entry := self._entries.get(key)) is not None:
+            self._entries.move_to_end(key)
+            self.hits += 1
+            return entry[0]
+        document = read_body(type_field, body)
+        self._keep(key, document, ENTRY_COST + _cost(body))
+        return document
 
-    def put(self, key: bytes, value: T, cost: int) -> None:
-        """Keep ``value``, which holds about ``cost`` bytes. What does not fit alone is not kept."""
-        self._forget(key)
-        cost += ENTRY_COST
-        if cost > self._max_bytes or not self._max_entries:
-            return
-        self._entries[key] = (value, cost)
+    def _keep(self, key: bytes, document: Document, cost: int) -> None:
+        self._entries[key] = (document, cost)
         self.size += cost
         while self.size > self._max_bytes or len(self._entries) > self._max_entries:
-            self._forget(next(iter(self._entries)))
+            _, (_, freed) = self._entries.popitem(last=False)
+            self.size -= freed
 
-    def _forget(self, key: bytes) -> None:
-        _, cost = self._entries.pop(key, (None, 0))
-        self.size -= cost
+
+def _cost(body: bytes) -> int:
+    """About how many bytes the document of ``body`` holds: read off the bytes, to be quick, and rather too many."""
+    # A str takes up to 4 bytes per character, and keeps its UTF-8 once written; the canonical text is one more copy.
+    per_byte = 2 if body.isascii() and b"\\u" not in body else 6
+    return len(body) * per_byte + sum(body.count(mark) * cost for mark, cost in MARK_COSTS.items())

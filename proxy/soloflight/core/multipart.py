@@ -26,9 +26,7 @@ MAX_TEXT = 64 << 10
 _BOUNDARY = re.compile(rb"[0-9A-Za-z'()+_,\-./:=? ]{0,69}[0-9A-Za-z'()+_,\-./:=?]")  # RFC 2046 section 5.1.1
 _LINE_END = re.compile(rb"[ \t]*\r\n")
 _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*)")
-_DISPOSITION = re.compile(
-    rb';[ \t]*(name|filename\*?)[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^\s;"]*))', re.IGNORECASE
-)
+_DISPOSITION = re.compile(rb';[ \t]*(name|filename\*?)[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^\s;"]*))', re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
