@@ -185,6 +185,17 @@ async def ask(port: int, data: bytes, *, within_s: float = WITHIN_S) -> Response
         return await client.ask(data, within_s=within_s)
 
 
+async def settle(port: int) -> None:
+    """Let a one-process proxy take in all that was sent before: one loop serves it and these round trips.
+
+    For followers of a silent flight, whose joining shows nowhere on the wire.
+    """
+    async with connect(port) as client:
+        for _ in range(8):
+            response = await client.ask(request("GET", "/_soloflight/health"))
+            assert response.status == 200
+
+
 async def raw_request(port: int, data: bytes, *, within_s: float = WITHIN_S) -> bytes:
     """Send ``data`` and give every byte that comes until the peer closes or resets."""
     async with connect(port) as client:

@@ -3,11 +3,15 @@
 import asyncio
 import hashlib
 import http.client
+import ssl
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
+from harness.certificates import server_tls
 from harness.client import ask, chat, connect, fresh, raw_request, request
+from harness.wire import ResponseParser
 from soloflight.testing.chat import CH, DONE, FIN, answer
 from soloflight.testing.exchange import Exchange
 from soloflight.testing.received import Received
@@ -203,3 +207,16 @@ def test_serves_sync_clients_from_a_thread() -> None:
         assert connection.getresponse().read() == CH * 3 + FIN + DONE
         connection.close()
     assert upstream.calls == 1
+
+
+async def test_speaks_tls(tmp_path: Path) -> None:
+    context, bundle = server_tls(tmp_path)
+    trusting = ssl.create_default_context(cafile=str(bundle))
+    async with ScriptedUpstream(raw(b"secret"), tls=context) as upstream:
+        assert upstream.url == f"https://127.0.0.1:{upstream.port}"
+        reader, writer = await asyncio.open_connection("127.0.0.1", upstream.port, ssl=trusting)
+        writer.write(request("GET", "/"))
+        response = ResponseParser().feed(await reader.readuntil(b"secret")).response
+        writer.close()
+        await upstream.wait_until(lambda: upstream.open_now == 0)
+    assert (response.status, response.body) == (200, b"secret")
