@@ -1,8 +1,7 @@
 """The canonical text of a JSON body: the same bytes for the same value, other bytes for any other value.
 
 Member order, white space and string escapes do not matter (RFC 8259 section 4); everything else does. Numbers
-keep the text they were written in, so ``1``, ``1.0`` and ``1e0`` stay apart and integers are exact, however
-long.
+keep the text they were written in: ``1``, ``1.0`` and ``1e0`` stay apart, integers are exact, however long.
 
 Rule 1: what can be read in two ways (duplicate names, lone surrogates, NaN, a byte order mark) is refused:
         ``read_json`` answers None and the body is keyed on its raw bytes.

@@ -55,9 +55,7 @@ def followed(flight: Flight, op: Claim, now: int) -> Transition | None:
         ttl_ms = outcome.until - now
         if outcome.fault:
             return Transition(flight, Faulted(outcome.number, outcome.flight, outcome.fault, ttl_ms))
-        return Transition(
-            flight, Answered(outcome.number, outcome.flight, outcome.size, 0, ttl_ms, kept=False)
-        )
+        return Transition(flight, Answered(outcome.number, outcome.flight, outcome.size, 0, ttl_ms, kept=False))
     answer = kept_answer(flight, now)
     return _replay(flight, now) if answer and answer.number == op.follow else None
 

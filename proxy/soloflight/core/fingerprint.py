@@ -1,19 +1,16 @@
 """The fingerprint: which requests are the same request (contract section 3), as one digest.
 
-Rule 1: the encoding is injective. Every value goes in behind its type and its length, and absent is not
-        empty; so two requests have one key only if each part of the key is equal.
-Rule 2: stable across processes and versions. A change of what is hashed is a new SCHEMA; tests/core holds
-        vectors.
-Rule 3: in doubt two requests differ: that costs one upstream call; the other error gives away a person's
-        answer.
-Rule 4: no credential and no prompt can be guessed from a key: both go through the keyed scope.
+Rule 1: the encoding is injective. Every value goes in behind its type and its length, and absent is not empty; so two
+        requests have one key only if each part of the key is equal.
+Rule 2: stable across processes and versions. A change of what is hashed is a new SCHEMA; tests/core holds vectors.
+Rule 3: in doubt two requests differ: that costs one upstream call; the other error gives away a person's answer.
+Rule 4: no credential and no prompt can be guessed from a key: the scope in it is keyed with a secret.
 """
 
 from __future__ import annotations
 
 import hmac
 import re
-from base64 import b32encode
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -30,8 +27,8 @@ from soloflight.core.request import Request
 SCHEMA = 1
 """Version of all that is hashed here. Processes of different schemas never share."""
 
-KEY_BYTES = 25
-"""Digest bytes in a key's text: 200 bits, 40 characters of base32 without padding."""
+KEY_BYTES = 24
+"""Digest bytes in a key's text: 192 bits, so that 2**96 requests would have to be tried for two with one key."""
 
 KEYED_FIELDS = (
     b"origin",
@@ -94,10 +91,9 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class FlightKey:
-    """``text`` is what the coordinator stores under: 40 characters of ``a-z2-7``.
+    """``text`` is what the coordinator stores under: 48 hexadecimal digits.
 
-    ``payload`` is "" unless an Idempotency-Key names the operation: then it tells one body from another
-    (422).
+    ``payload`` is "" unless an Idempotency-Key names the operation: then it tells one body from another (422).
     """
 
     text: str
@@ -150,17 +146,15 @@ def scope_digest(fields: Iterable[Field], scope_key: bytes) -> str:
 
 
 def request_scope(request: Request, rule: str, scope_key: bytes) -> str:
-    """The scope of ``request`` under a stage's ``scope`` rule: ``credential``, ``everyone`` or
-    ``header:NAME``.
+    """The scope of ``request`` under a stage's ``scope`` rule: ``credential``, ``everyone`` or ``header:NAME``.
 
-    The header is believed from a trusted proxy only; else, and where it is missing or empty, the credential
-    counts.
+    The header is believed from a trusted proxy only; else, and where it is missing or empty, the credential counts.
     """
     if rule == "everyone":
         return _scope(scope_key, b"everyone", ())
     kind, _, name = rule.partition(":")
     if kind == "header" and request.trusted:
-        header = name.lower().encode("latin-1")
+        header = _bytes(name.lower())
         values = request.all(header)
         if any(values):
             return _scope(scope_key, b"header", [(header, value) for value in values])
@@ -189,7 +183,7 @@ def flight_key(
     """
     fields = _by_name(request.fields)
     operation = fields.get(b"idempotency-key")
-    extra = sorted({name.lower().encode("latin-1") for name in key_headers})
+    extra = sorted({_bytes(name.lower()) for name in key_headers})
     item: Item = (
         b"soloflight flight key",
         b"%d" % SCHEMA,
@@ -204,7 +198,7 @@ def flight_key(
         tuple((name, *fields[name]) for name in extra if name in fields),
         (b"body", digest) if operation is None else (b"operation", *operation),
     )
-    text = b32encode(sha256(encode(item)).digest()[:KEY_BYTES]).decode("ascii").lower()
+    text = sha256(encode(item)).digest()[:KEY_BYTES].hex()
     if operation is None:
         return FlightKey(text)
     return FlightKey(text, sha256(encode((b"soloflight payload", _bytes(scope), digest))).hexdigest())

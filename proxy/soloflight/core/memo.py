@@ -10,12 +10,16 @@ from collections import OrderedDict
 from hashlib import sha256
 
 from soloflight.core.fingerprint import Document, encode, read_body
+from soloflight.core.multipart import Form, Part
 
 ENTRY_COST = 1000
 """Bytes that an entry costs whatever its body: key, dictionary slot, document, digest."""
 
 MARK_COSTS = {b"{": 250, b"[": 100, b":": 80, b",": 80}
 """Bytes that what follows each mark costs beside its text (CPython: dict, list, object with its slot)."""
+
+PART_COST = 800
+PART_FIELD_COST = 150
 
 
 class BodyMemo:
@@ -46,7 +50,7 @@ class BodyMemo:
             self.hits += 1
             return entry[0]
         document = read_body(type_field, body)
-        self._keep(key, document, ENTRY_COST + _cost(body))
+        self._keep(key, document, _cost(document, body))
         return document
 
     def _keep(self, key: bytes, document: Document, cost: int) -> None:
@@ -57,8 +61,17 @@ class BodyMemo:
             self.size -= freed
 
 
-def _cost(body: bytes) -> int:
-    """About how many bytes the document of ``body`` holds: read off the bytes, to be quick, and rather too many."""
+def _cost(document: Document, body: bytes) -> int:
+    """About how many bytes ``document`` holds: read off the body's bytes, to be quick, and rather too many."""
+    if isinstance(document.content, Form):
+        return ENTRY_COST + sum(map(_part_cost, document.content.parts))
+    if document.value is None and isinstance(document.content, bytes):
+        return ENTRY_COST
     # A str takes up to 4 bytes per character, and keeps its UTF-8 once written; the canonical text is one more copy.
-    per_byte = 2 if body.isascii() and b"\\u" not in body else 6
-    return len(body) * per_byte + sum(body.count(mark) * cost for mark, cost in MARK_COSTS.items())
+    per_byte = 2 if body.isascii() and b"\\u" not in body else 7
+    return ENTRY_COST + len(body) * per_byte + sum(body.count(mark) * cost for mark, cost in MARK_COSTS.items())
+
+
+def _part_cost(part: Part) -> int:
+    fields = sum(PART_FIELD_COST + len(name) + len(value) for name, value in part.fields)
+    return PART_COST + fields + 4 * len(part.text or "")

@@ -1,10 +1,8 @@
 """multipart/form-data from bytes (RFC 7578, RFC 2046 section 5.1): its parts, for the key and for facts.
 
-Rule 1: only a body that every reader divides alike is divided here. Each occurrence of the dash-boundary must
-        be a proper delimiter line; a body where one stands anywhere else is malformed, and keyed on its raw
-        bytes.
-Rule 2: bounded (parts, fields of a part, length of a field block), and contents are hashed in place, never
-        copied.
+Rule 1: only a body that every reader divides alike is divided here. Each occurrence of the dash-boundary must be a
+        proper delimiter line; a body where one stands anywhere else is malformed, and keyed on its raw bytes.
+Rule 2: bounded (parts, fields of a part, length of a field block), and contents are hashed in place, never copied.
 Rule 3: a part is what its fields and content are, byte for byte: unknown fields count, quoting counts.
 """
 
@@ -16,6 +14,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from soloflight.core.frames import Field
+from soloflight.core.media_type import parameter, read_parameters
 
 MAX_PARTS = 1024
 MAX_PART_FIELDS = 32
@@ -26,7 +25,6 @@ MAX_TEXT = 64 << 10
 _BOUNDARY = re.compile(rb"[0-9A-Za-z'()+_,\-./:=? ]{0,69}[0-9A-Za-z'()+_,\-./:=?]")  # RFC 2046 section 5.1.1
 _LINE_END = re.compile(rb"[ \t]*\r\n")
 _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*)")
-_DISPOSITION = re.compile(rb';[ \t]*(name|filename\*?)[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^\s;"]*))', re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ class Form:
     epilogue: bytes = b""
 
     def values(self) -> dict[str, str]:
-        """Form values by name. A name that comes twice is left out: which one counts is up to the reader."""
+        """Form values by name. A name that comes twice is left out: readers differ in which one counts."""
         count = Counter(part.name for part in self.parts)
         return {
             part.name: part.text
@@ -92,7 +90,7 @@ def read_form(boundary: bytes, body: bytes) -> Form | None:
     if body.find(delimiter, position) >= 0:
         return None
     epilogue = _read_epilogue(body, position)
-    return None if epilogue is None else Form(tuple(parts), body[: max(first - 2, 0)], epilogue)
+    return None if epilogue is None else Form(tuple(parts), body[:first], epilogue)
 
 
 def _read_epilogue(body: bytes, start: int) -> bytes | None:
@@ -130,25 +128,23 @@ def _read_fields(block: bytes) -> tuple[Field, ...] | None:
 
 
 def _describe(fields: tuple[Field, ...], content: memoryview) -> Part:
-    disposition = [value for name, value in fields if name == b"content-disposition"]
-    names = _disposition_names(disposition[0]) if len(disposition) == 1 else {}
-    text = None
-    if len(content) <= MAX_TEXT and not names.keys() & {"filename", "filename*"}:
-        text = _text(bytes(content))
-    digest = sha256(content).digest()
-    return Part(fields, digest, len(content), names.get("name"), names.get("filename"), text)
+    name, filename, is_file = _disposition([value for key, value in fields if key == b"content-disposition"])
+    text = None if is_file or len(content) > MAX_TEXT else _text(content)
+    return Part(fields, sha256(content).digest(), len(content), name, filename, text)
 
 
-def _disposition_names(value: bytes) -> dict[str, str]:
-    """``name`` and ``filename`` as written between the quotes; for facts, never for the key."""
-    return {
-        found[1].decode("ascii").lower(): (found[2] or found[3] or b"").decode("utf-8", "replace")
-        for found in _DISPOSITION.finditer(value)
-    }
+def _disposition(values: list[bytes]) -> tuple[str | None, str | None, bool]:
+    """Name, file name, and whether there is any: for facts only. Nothing is read where it could be read in two ways."""
+    parameters = read_parameters(values[0], len(values[0].partition(b";")[0])) if len(values) == 1 else None
+    if parameters is None:
+        return None, None, False
+    is_file = any(key in (b"filename", b"filename*") for key, _ in parameters)
+    return _text(parameter(parameters, b"name")), _text(parameter(parameters, b"filename")), is_file
 
 
-def _text(content: bytes) -> str | None:
+def _text(content: bytes | memoryview | None) -> str | None:
+    """``content`` as UTF-8; None where it is none."""
     try:
-        return content.decode("utf-8")
+        return None if content is None else str(content, "utf-8")
     except UnicodeDecodeError:
         return None

@@ -46,9 +46,7 @@ def gone(flight: Flight | None, op: Operation, now: int) -> Transition:
 
 
 @clause(Refused)
-def foreign(
-    flight: Flight, op: Start | Renew | Append | Seal | Fail | Abandon, now: int
-) -> Transition | None:
+def foreign(flight: Flight, op: Start | Renew | Append | Seal | Fail | Abandon, now: int) -> Transition | None:
     """The fence is another attempt's."""
     return None if flight.fence == op.fence else Transition(flight, Refused(Refusal.FENCED))
 

@@ -1,7 +1,4 @@
-"""F3, the only asyncio logic: how a request becomes a flight and how its frames reach all who listen.
+"""F3: the only asyncio logic. A request is admitted, joins or becomes a flight, and reads the flight's log.
 
-Here live admission, this node's flights, the owner's and the follower's work, the listener's cursor,
-the upstream client, and `tasks`, the only module that may create a task. Every wait here is bounded,
-every buffer capped, every task owned. Rules that need no IO belong in core; status lines and fields for
-clients belong in web.
+May import core, ports, plugins and config; never web or cli. Only ``tasks`` creates asyncio tasks.
 """

@@ -1,0 +1,205 @@
+"""Admission: from a request's head, and then its body, to a verdict — share it under a key, or let it go alone.
+
+Decisions only, no IO. ``Plan`` is what the head says; ``Admission.decide`` adds what the body says. Contract sections 2 to 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from soloflight.core.answer import AnswerRules, Facts
+from soloflight.core.coding import decode_body
+from soloflight.core.control import NONE_FRESH, Control, read_control
+from soloflight.core.fields import Forwarding, Outgoing, outgoing
+from soloflight.core.fingerprint import Document, content_type, flight_key, request_scope
+from soloflight.core.memo import BodyMemo
+from soloflight.core.request import Request
+from soloflight.core.stage import Stage, Stages
+from soloflight.flow.flights import Call
+from soloflight.flow.upstream import Upstream
+from soloflight.plugins import Plugins
+from soloflight.ports import Fingerprinter
+
+CONDITIONAL = frozenset(
+    {b"range", b"if-match", b"if-none-match", b"if-modified-since", b"if-unmodified-since", b"if-range"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One upstream, how requests are written for it, and what tells it apart for the whole fleet."""
+
+    name: str
+    upstream: Upstream
+    forwarding: Forwarding
+    identity: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """The request makes a call of its own. ``reason`` is the detail of its Cache-Status ("method": no detail)."""
+
+    stage: Stage
+    target: Target
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the head alone decides: a candidate for sharing, whose body must be read next."""
+
+    request: Request
+    control: Control
+    withhold: frozenset[bytes]
+
+
+class Admission:
+    """The rules that turn requests into calls; rebuilt as a whole when the configuration is read again."""
+
+    def __init__(self, stages: Stages, targets: Mapping[str, Target], plugins: Plugins, scope_key: bytes) -> None:
+        self.stages = stages
+        self._targets = targets
+        self._plugins = plugins
+        self._scope_key = scope_key
+        self._memo = BodyMemo()
+        self._fingerprinters: dict[str, Fingerprinter] = {s.name: plugins.fingerprinter(s) for s in stages}
+        self._rules: dict[str, AnswerRules] = {s.name: plugins.answer_rules(s) for s in stages}
+
+    def __repr__(self) -> str:
+        return f"Admission({self.stages!r})"
+
+    def plan(self, request: Request, withhold: frozenset[bytes]) -> Plan | Alone:
+        """Judge the head. Raises ``bad_request`` for malformed control fields."""
+        control = read_control(request)
+        chosen = self.stages.chosen(control.stage) if control.stage is not None else None
+        if not self._candidate(request, chosen):
+            stage = chosen or self._choose(request, None)
+            return self.alone(stage, "route")
+        return Plan(request, control, withhold)
+
+    def alone(self, stage: Stage, reason: str) -> Alone:
+        """The verdict that a request of ``stage`` goes alone."""
+        return Alone(stage, self._targets[stage.upstream], reason)
+
+    def stage_of(self, plan: Plan) -> Stage:
+        """The stage of a request whose body is not looked at."""
+        chosen = self.stages.chosen(plan.control.stage) if plan.control.stage is not None else None
+        return chosen or self._choose(plan.request, None)
+
+    def decide(self, plan: Plan, body: bytes, decoded_limit: int, request_id: str) -> Call | Alone:
+        """Judge the whole request. Raises ``bad_request`` or ``body_too_large`` for a coded body that can not be read."""
+        request, control = plan.request, plan.control
+        coding = request.get(b"content-encoding")
+        plain = decode_body(b", ".join(request.all(b"content-encoding")), body, decoded_limit) if coding else body
+        if plain is None:
+            return self.alone(self.stage_of(plan), "coding")
+        document = self._memo.read(content_type(request), plain)
+        chosen = self.stages.chosen(control.stage) if control.stage is not None else None
+        stage = chosen or self._choose(request, document.value)
+        if stage.allow_client_control is False:
+            control = _without_wishes(control)
+        facts = self._fingerprinters[stage.name].facts(request.path, document.value)
+        if (reason := _alone_reason(request, control)) is not None:
+            return self.alone(stage, reason)
+        return self._call(plan, control, stage, facts, document, body, request_id)
+
+    def _call(
+        self,
+        plan: Plan,
+        control: Control,
+        stage: Stage,
+        facts: Facts,
+        document: Document,
+        body: bytes,
+        request_id: str,
+    ) -> Call | Alone:
+        request, target = plan.request, self._targets[stage.upstream]
+        named = control.idempotency_key is not None
+        share = stage.share == "always" or (stage.share == "deterministic" and (named or not facts.sampled))
+        retention_s = _retention_s(stage, facts, named=named)
+        if not share and not retention_s:
+            return self.alone(stage, "share")
+        key = flight_key(
+            request,
+            stage=stage.name,
+            scope=request_scope(request, stage.scope, self._scope_key),
+            upstream=target.identity,
+            kind=document.kind,
+            digest=document.digest(stage.ignore_fields),
+            key_headers=stage.key_headers,
+        )
+        return Call(
+            key=key.text,
+            payload=key.payload,
+            stage=stage,
+            path=request.path,
+            out=self._outgoing(request, target, body, plan.withhold),
+            body=body,
+            facts=facts,
+            rules=self._rules[stage.name],
+            upstream=target.upstream,
+            fresh_s=_fresh_s(stage, facts, control, named=named),
+            retention_s=retention_s,
+            share=share,
+            may_own=not control.only_if_cached,
+            request_id=request_id,
+        )
+
+    def _outgoing(self, request: Request, target: Target, body: bytes, withhold: frozenset[bytes]) -> Outgoing:
+        return outgoing(request, target.forwarding, length=len(body), identity=True, withhold=withhold)
+
+    def _candidate(self, request: Request, chosen: Stage | None) -> bool:
+        """Whether the route may be shared: by an API's rules, or because a stage's ``match`` names it (contract section 3)."""
+        stages = (chosen,) if chosen is not None else self.stages
+        for stage in stages:
+            if self._fingerprinters[stage.name].shareable(request.method, request.path):
+                return True
+            match = stage.match
+            if (
+                match.paths
+                and match.methods
+                and match.holds(request.method, request.path, None if not match.models else "")
+            ):
+                return True
+        return False
+
+    def _choose(self, request: Request, value: Mapping[str, object] | None) -> Stage:
+        """The stage of a request whose client named none: a plugin's choice, else the first match."""
+        name = self._plugins.stage(request, value, self.stages)
+        if name is not None and (stage := self.stages.get(name)) is not None:
+            return stage
+        model = value.get("model") if value else None
+        return self.stages.match(request.method, request.path, model if isinstance(model, str) else None)
+
+
+def _alone_reason(request: Request, control: Control) -> str | None:
+    if control.no_store:
+        return "no-store"
+    if any(name.lower() in CONDITIONAL for name, _ in request.fields):
+        return "conditional"
+    return None
+
+
+def _without_wishes(control: Control) -> Control:
+    """A stage may ignore what clients ask of its sharing."""
+    return Control(
+        stage=control.stage, session=control.session, idempotency_key=control.idempotency_key, retry=control.retry
+    )
+
+
+def _retention_s(stage: Stage, facts: Facts, *, named: bool) -> float:
+    """How long a complete answer of this request is kept: by its class (contract section 2)."""
+    if stage.replay == "never":
+        return 0.0
+    if named:
+        return stage.idempotency_retention
+    return stage.sampled_retention if facts.sampled else stage.retention
+
+
+def _fresh_s(stage: Stage, facts: Facts, control: Control, *, named: bool) -> float | None:
+    """How old an answer this request takes: none at all where only retries may have one and it is no retry."""
+    retries_only = stage.replay == "retries" or facts.stateful
+    if stage.replay == "never" or (retries_only and not control.retry and not named):
+        return NONE_FRESH
+    return control.fresh_s

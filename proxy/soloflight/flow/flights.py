@@ -1,0 +1,148 @@
+"""This node's flights: one per key, however many clients. Who comes joins, replays, or brings a new flight into being.
+
+Rule 1: a flight's work belongs to the node, never to a client's task.
+Rule 2: nobody joins a flight that is being abandoned; who comes meanwhile waits for the verdict.
+Rule 3: the answer is kept before the flight is unregistered, and both happen in one step of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from soloflight.core.answer import AnswerRules, Facts
+from soloflight.core.errors import Code, Fault
+from soloflight.core.fields import Outgoing
+from soloflight.core.frames import End
+from soloflight.core.log import Log
+from soloflight.core.stage import Stage
+from soloflight.flow.memory import Memory
+from soloflight.flow.upstream import Upstream
+from soloflight.ports import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An admitted request that may share: what it asks for, and all that its owner would need.
+
+    ``fresh_s`` as in core.control; ``retention_s`` how long a complete answer is kept (0: not at all); ``share`` False: it
+    neither joins nor is joined; ``may_own`` False: it may not cause an upstream call (only-if-cached).
+    """
+
+    key: str
+    stage: Stage
+    path: str
+    out: Outgoing
+    body: bytes
+    facts: Facts
+    rules: AnswerRules
+    upstream: Upstream
+    fresh_s: float | None = None
+    retention_s: float = 0.0
+    payload: str = ""
+    share: bool = True
+    may_own: bool = True
+    request_id: str = ""
+
+
+@dataclass(eq=False, slots=True)
+class Flight:
+    """One key's flight on this node, whoever owns it."""
+
+    call: Call
+    log: Log
+    born: float
+    id: str = field(default_factory=lambda: secrets.token_hex(10))
+    number: int = 0
+    role: Role | None = None
+    attempts: int = 0
+    age_s: float = 0.0
+    ttl_s: float = 0.0
+    refresh: bool = False
+    delivered: bool = False
+    watchers: int = 0
+    closing: asyncio.Future[None] | None = None
+    decided: asyncio.Future[None] | None = None
+    task: asyncio.Task[None] | None = None
+    abandon_timer: asyncio.TimerHandle | None = None
+    on_ring: Callable[[], None] | None = None
+    abandon: Callable[[], Awaitable[bool]] | None = None
+
+    def __repr__(self) -> str:
+        role = self.role.value if self.role else "undecided"
+        return f"Flight({self.id}, {self.call.stage.name}, {role}, {self.log!r})"
+
+    @property
+    def joinable(self) -> bool:
+        """Whether a newcomer would get the whole answer from here."""
+        return self.log.joinable and self.log.ended is None
+
+    def decide(self, role: Role, flight_id: str, number: int) -> None:
+        """The coordinator has said what this node is to the flight."""
+        self.role, self.id, self.number = role, flight_id, number
+        if self.decided is not None and not self.decided.done():
+            self.decided.set_result(None)
+
+    def finish(self, fault: Fault | None) -> None:
+        """Append the End, once."""
+        if self.log.ended is None:
+            self.log.append(End(fault))
+        if self.decided is not None and not self.decided.done():
+            self.decided.set_result(None)
+
+    def restart(self, log: Log) -> None:
+        """A new attempt took over: listeners that have sent nothing move to ``log``, the others are cut."""
+        old, self.log = self.log, log
+        if old.ended is None:
+            old.append(End(Fault(Code.OWNER_LOST, "the call that made this answer was lost")))
+
+
+class Registry:
+    """The flights that newcomers may find, by key."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._flights: dict[str, Flight] = {}
+        self.all: set[Flight] = set()
+
+    def __repr__(self) -> str:
+        return f"Registry({len(self._flights)} keys, {len(self.all)} running)"
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def get(self, key: str) -> Flight | None:
+        """The flight registered under ``key``."""
+        return self._flights.get(key)
+
+    def make(self, call: Call, now: float) -> Flight | None:
+        """A new flight for ``call``, registered unless it does not share; None where memory for recording is used up."""
+        if self._memory.full():
+            return None
+        flight = Flight(call, self.new_log(call.stage), now, decided=asyncio.get_running_loop().create_future())
+        self.all.add(flight)
+        if call.share:
+            self._flights[call.key] = flight
+        return flight
+
+    def new_log(self, stage: Stage) -> Log:
+        """An empty log charged to this process's memory."""
+        return Log(stage.max_recording, self._memory.charge)
+
+    def unregister(self, flight: Flight) -> None:
+        """Newcomers do not find it any more; identity is checked, a successor under the same key stays."""
+        if self._flights.get(flight.call.key) is flight:
+            del self._flights[flight.call.key]
+
+    def remove(self, flight: Flight) -> None:
+        """The flight's task is over; idempotent."""
+        self.unregister(flight)
+        self.all.discard(flight)
+        self.release(flight)
+
+    def release(self, flight: Flight) -> None:
+        """Give the log's memory back once the flight is over and nobody reads."""
+        if flight not in self.all and not flight.log.listeners:
+            flight.log.dispose()

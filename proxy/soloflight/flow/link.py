@@ -1,0 +1,97 @@
+"""One connection to an upstream: aiohttp's response protocol, plus what a proxy must know that a client need not.
+
+What is added: proof of whether the peer took a byte of a request (from the kernel), and a raw relay once a connection was
+upgraded. Pinned to the aiohttp releases that setup.cfg allows; ``tests/flow/test_link.py`` holds what is relied on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+import struct
+from collections.abc import Callable
+
+from aiohttp.client_proto import ResponseHandler
+
+# Linux struct tcp_info (include/uapi/linux/tcp.h): tcpi_bytes_acked, a u64, stands at offset 120 since 4.1.
+_TCP_INFO_SIZE = 232
+_BYTES_ACKED = struct.Struct("=Q")
+_BYTES_ACKED_AT = 120
+
+
+def bytes_acked(transport: asyncio.BaseTransport | None) -> int | None:
+    """How many bytes the peer's kernel has acknowledged on this connection, or None where the system can not tell."""
+    sock: socket.socket | None = transport.get_extra_info("socket") if transport is not None else None
+    if sock is None or sock.family == socket.AF_UNIX or not hasattr(socket, "TCP_INFO"):
+        return None
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_SIZE)
+    except (OSError, ValueError):
+        return None
+    if len(info) < _BYTES_ACKED_AT + _BYTES_ACKED.size:
+        return None
+    return int(_BYTES_ACKED.unpack_from(info, _BYTES_ACKED_AT)[0])
+
+
+def closed_by_peer(transport: asyncio.BaseTransport | None) -> bool:
+    """Whether an idle connection has something to read that the loop has not seen yet: a FIN, a RST, or stray bytes."""
+    sock: socket.socket | None = transport.get_extra_info("socket") if transport is not None else None
+    if sock is None or sock.fileno() < 0:
+        return True
+    poll = select.poll()
+    poll.register(sock.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+class Link(ResponseHandler):
+    """A pooled upstream connection. ``used`` counts the requests written to it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self.used = 0
+        self.relay: Callable[[bytes], None] | None = None
+        self.on_lost: Callable[[], None] | None = None
+        self.on_writable: Callable[[], None] | None = None
+        self._acked_before: int | None = None
+        self._acked_at_loss: int | None = None
+
+    def __repr__(self) -> str:
+        return f"Link(used={self.used}, connected={self.is_connected()})"
+
+    def begin_request(self) -> None:
+        """Note what the peer had acknowledged before the next request is written."""
+        self.used += 1
+        self._acked_before = bytes_acked(self.transport)
+
+    @property
+    def untouched(self) -> bool:
+        """Proof that the peer's kernel took no byte of the current request: it can not have been processed."""
+        return self._acked_before is not None and self._acked_at_loss == self._acked_before
+
+    @property
+    def write_paused(self) -> bool:
+        """Whether the transport's buffer is over its high-water mark."""
+        return self._paused
+
+    def take_tail(self) -> bytes:
+        """Bytes that came behind an upgrade's head."""
+        tail, self._tail = self._tail, b""
+        return tail
+
+    def data_received(self, data: bytes) -> None:
+        if self.relay is not None:
+            self.relay(data)
+        else:
+            super().data_received(data)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.on_writable is not None:
+            self.on_writable()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._acked_at_loss = bytes_acked(self.transport)
+        super().connection_lost(exc)
+        if self.on_lost is not None:
+            self.on_lost()

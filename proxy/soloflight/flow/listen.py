@@ -1,0 +1,111 @@
+"""What one client reads: a flight's log through a cursor, or a finished answer; the same frames for every role."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from soloflight.core.frames import Body, End, Frame, Recording
+from soloflight.core.log import Cursor, Log
+from soloflight.flow.flights import Flight
+from soloflight.ports import Role
+
+
+class Listener:
+    """One client's view of an answer.
+
+    ``committed`` is set by the door once it has sent a byte: until then a new attempt's log may take the place of a lost one,
+    and a second Head replaces the first.
+    """
+
+    __slots__ = (
+        "_cursor",
+        "_flight",
+        "_log",
+        "_on_close",
+        "_recording",
+        "age_s",
+        "committed",
+        "flight_id",
+        "refresh",
+        "role",
+        "ttl_s",
+    )
+
+    def __init__(
+        self,
+        *,
+        role: Role | None = None,
+        flight: Flight | None = None,
+        recording: Recording | None = None,
+        flight_id: str = "",
+        age_s: float = 0.0,
+        ttl_s: float = 0.0,
+        on_close: Callable[[Flight], None] | None = None,
+    ) -> None:
+        self.role = role
+        self.flight_id = flight_id
+        self.age_s = age_s
+        self.ttl_s = ttl_s
+        self.refresh = False
+        self.committed = False
+        self._flight = flight
+        self._recording = recording
+        self._on_close = on_close
+        self._log: Log | None = flight.log if flight is not None else None
+        self._cursor = flight.log.attach() if flight is not None else None
+
+    def __repr__(self) -> str:
+        return f"Listener({self.role and self.role.value}, {self.flight_id}, {self._log!r})"
+
+    async def next(self) -> list[Frame]:
+        """The frames that came since the last call; waits for at least one. Raises core.log.FellBehind."""
+        if self._recording is not None:
+            recording, self._recording = self._recording, None
+            return [recording.head, *map(Body, recording.body), End()]
+        flight, cursor = self._flight, self._cursor
+        assert flight is not None
+        assert cursor is not None
+        while True:
+            if self._log is not flight.log and not self.committed:
+                cursor = self._move(flight)
+            if frames := cursor.take():
+                self._learn(flight)
+                return frames
+            woken = asyncio.get_running_loop().create_future()
+            cursor.wait(partial(_wake, woken))
+            await woken
+
+    def commit(self) -> None:
+        """The first byte went out to the client."""
+        self.committed = True
+        if self._flight is not None:
+            self._flight.delivered = True
+
+    def close(self) -> None:
+        """The client has all it wanted, or has gone; idempotent."""
+        flight, self._flight = self._flight, None
+        if flight is not None and self._cursor is not None:
+            self._cursor.detach()
+            if self._on_close is not None:
+                self._on_close(flight)
+
+    def _move(self, flight: Flight) -> Cursor:
+        assert self._cursor is not None
+        self._cursor.detach()
+        self._log = flight.log
+        self._cursor = flight.log.attach()
+        return self._cursor
+
+    def _learn(self, flight: Flight) -> None:
+        """Role and id are known once the coordinator has spoken, which is before the first frame."""
+        self.flight_id = flight.id
+        if self.role is None or flight.role is Role.REPLAY:
+            self.role = flight.role
+        self.age_s, self.ttl_s = flight.age_s, flight.ttl_s
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

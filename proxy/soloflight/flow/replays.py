@@ -1,0 +1,106 @@
+"""L1: finished answers that this process may replay without asking the coordinator. Bounded per stage by bytes and by time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cachetools import TLRUCache
+
+from soloflight.core.frames import Recording
+from soloflight.core.stage import Stage
+from soloflight.flow.memory import Memory
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """One kept answer. Times are seconds on the process's monotonic clock."""
+
+    recording: Recording
+    flight: str
+    number: int
+    sealed: float
+    expires: float
+    local_until: float
+    payload: str = ""
+
+
+class Replays:
+    """All stages' local replays; a stage never evicts another's."""
+
+    def __init__(self, memory: Memory, clock: Callable[[], float]) -> None:
+        self._memory = memory
+        self._clock = clock
+        self._stages: dict[str, TLRUCache[str, Replay]] = {}
+        self._charged: dict[str, int] = {}
+        memory.on_pressure(self.reclaim)
+
+    def __repr__(self) -> str:
+        return f"Replays({', '.join(f'{name}: {size}' for name, size in self._charged.items())})"
+
+    @property
+    def size(self) -> int:
+        """Bytes held by all stages."""
+        return sum(self._charged.values())
+
+    def get(self, stage: Stage, key: str, fresh_s: float | None) -> Replay | None:
+        """A replay for ``key`` that was sealed at most ``fresh_s`` ago (None: any age)."""
+        cache = self._stages.get(stage.name)
+        found = cache.get(key) if cache is not None else None
+        if found is None or (fresh_s is not None and self._clock() - found.sealed > fresh_s):
+            return None
+        return found
+
+    def put(self, stage: Stage, key: str, replay: Replay) -> bool:
+        """Keep ``replay``; False where it can not fit, or where the stage keeps nothing here."""
+        if replay.local_until <= self._clock() or replay.recording.cost > stage.local_max_bytes:
+            return False
+        cache = self._stages.get(stage.name)
+        if cache is None or cache.maxsize != stage.local_max_bytes:
+            cache = self._stages[stage.name] = self._make(stage)
+        cache[key] = replay
+        self._settle(stage.name)
+        return True
+
+    def drop(self, stage: str, key: str) -> bool:
+        """Forget one answer; True if there was one."""
+        cache = self._stages.get(stage)
+        if cache is None:
+            return False
+        found = cache.pop(key, None)
+        self._settle(stage)
+        return found is not None
+
+    def clear(self, stage: str | None = None) -> int:
+        """Forget all answers of one stage, or of all; returns how many."""
+        count = 0
+        for name, cache in self._stages.items():
+            if stage in (None, name):
+                count += len(cache)
+                cache.clear()
+                self._settle(name)
+        return count
+
+    def reclaim(self, wanted: int) -> int:
+        """Give back about ``wanted`` bytes, least recently used first; returns how many were freed."""
+        before = self.size
+        for name, cache in self._stages.items():
+            self._settle(name)
+            while cache and before - self.size < wanted:
+                cache.popitem()
+                self._settle(name)
+        return before - self.size
+
+    def _settle(self, name: str) -> None:
+        """Tell the memory budget what changed; reading ``currsize`` also drops what has expired."""
+        size = int(self._stages[name].currsize)
+        self._memory.charge(size - self._charged.get(name, 0))
+        self._charged[name] = size
+
+    def _make(self, stage: Stage) -> TLRUCache[str, Replay]:
+        return TLRUCache(
+            maxsize=stage.local_max_bytes,
+            ttu=lambda _key, replay, _now: replay.local_until,
+            timer=self._clock,
+            getsizeof=lambda replay: replay.recording.cost,
+        )

@@ -1,0 +1,165 @@
+"""The ports of the flow: what it asks of a coordinator, of an API's rules, and of observers. Protocols and events only.
+
+A plugin implements these; nothing here imports one. ``soloflight.testing.conformance`` is the law of a coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from soloflight.core.answer import AnswerRules, Facts, Usage
+from soloflight.core.errors import Code
+from soloflight.core.flight import Notice, Operation, Reply
+from soloflight.core.frames import Frame, Recording
+
+__all__ = [
+    "AnswerRules",
+    "BackendError",
+    "Batch",
+    "Coordinator",
+    "Event",
+    "Fingerprinter",
+    "FlightEnded",
+    "Observer",
+    "RequestEnded",
+    "Role",
+    "Subscription",
+    "WriteRefused",
+]
+
+
+class BackendError(Exception):
+    """The coordinator could not answer within its bound. The operation may or may not have been executed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One published batch of a flight's log: ``index`` from 1."""
+
+    index: int
+    frames: tuple[Frame, ...]
+
+
+class Subscription(Protocol):
+    """A live interest in one key's notices."""
+
+    async def close(self) -> None:
+        """End it; idempotent."""
+
+
+class Coordinator(Protocol):
+    """Where flights are owned, joined and sealed. Keys are opaque strings (a flight key, safe in any key space)."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes can see this coordinator (False: remote followers can not exist)."""
+
+    @property
+    def up(self) -> bool:
+        """Whether the last contact succeeded."""
+
+    async def open(self, node: str, on_ring: Callable[[str], None]) -> None:
+        """Start. ``node`` is this process's id; ``on_ring(key)`` is called when another node joined a flight owned here."""
+
+    async def close(self) -> None:
+        """Stop; every resource is given back within a bound."""
+
+    async def step(self, key: str, op: Operation) -> Reply:
+        """Execute one operation of the ledger atomically. Raises BackendError."""
+
+    async def result(self, key: str, number: int) -> Recording | None:
+        """The sealed result of attempt ``number``, or None where it is gone or unreadable. Raises BackendError."""
+
+    async def log(self, key: str, number: int, after: int) -> list[Batch]:
+        """Published batches of attempt ``number`` with index > ``after``, contiguous, oldest first. Raises BackendError."""
+
+    async def subscribe(self, key: str, listener: Callable[[Notice], None]) -> Subscription:
+        """Deliver notices of ``key``; once this returns, no later notice is missed unless ``on_gap`` semantics apply:
+        after a lost connection the listener gets a Notice of kind RETRY with number 0, meaning "look again"."""
+
+    async def scope_key(self) -> bytes:
+        """The fleet's secret for credential scopes (at least 32 random bytes), made on first use."""
+
+    async def purge(self, key: str) -> bool:
+        """Forget the kept answer of ``key``; True if there was one. Raises BackendError."""
+
+
+class Fingerprinter(Protocol):
+    """What may be shared, and what a body says."""
+
+    def shareable(self, method: str, path: str) -> bool:
+        """Whether requests with this method and raw path (no query) may share flights by default."""
+
+    def facts(self, path: str, value: Mapping[str, object] | None) -> Facts:
+        """Read the facts from a parsed JSON object (numbers may be numeric or literal text), form fields, or None."""
+
+
+class Role(Enum):
+    """How a request was answered."""
+
+    OWNER = "owner"
+    FOLLOWER = "follower"
+    REPLAY = "replay"
+    BYPASS = "bypass"
+    NONE = "none"  # answered by the proxy itself before any role was taken
+
+
+@dataclass(frozen=True, slots=True)
+class RequestEnded:
+    """One answered request. Times in seconds; ``code`` is the proxy's own error, ``reason`` why it was not shared."""
+
+    request_id: str
+    stage: str
+    role: Role
+    status: int
+    flight: str = ""
+    reason: str = ""
+    code: Code | None = None
+    sent: int = 0
+    first_byte_s: float = 0.0
+    duration_s: float = 0.0
+    overhead_s: float = 0.0
+    cut: bool = False
+    usage: Usage = field(default_factory=Usage)
+    upstream_id: str = ""
+    method: str = ""
+    path: str = ""
+    peer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FlightEnded:
+    """One upstream call of a shared flight ended on this node. ``outcome`` is a closed set of labels."""
+
+    stage: str
+    flight: str
+    outcome: str  # complete | error | fault | abandoned | fenced
+    kept: str  # "kept" or a Reason value
+    status: int
+    attempts: int
+    size: int
+    duration_s: float
+    usage: Usage = field(default_factory=Usage)
+    code: Code | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRefused:
+    """The coordinator refused an owner's write: another attempt speaks for the key (``refusal``: a Refusal value)."""
+
+    stage: str
+    flight: str
+    refusal: str
+
+
+Event = RequestEnded | FlightEnded | WriteRefused
+
+
+class Observer(Protocol):
+    """Sees every event. Must not block; what it raises is logged once and never reaches a client."""
+
+    def on_event(self, event: Event) -> None:
+        """Take one event."""

@@ -1,0 +1,165 @@
+"""The composition root of one process: everything is made here, handed to who needs it, and given back in reverse order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, suppress
+from ipaddress import ip_network
+
+from aiohttp import web
+
+from soloflight.config import stages as configured_stages
+from soloflight.config.addresses import Listen
+from soloflight.config.models import Settings
+from soloflight.flow.admit import Admission
+from soloflight.flow.memory import Memory
+from soloflight.flow.node import Node, Surroundings
+from soloflight.flow.replays import Replays
+from soloflight.plugins import Plugins
+from soloflight.ports import Event, Observer
+from soloflight.web.admin import admin_app
+from soloflight.web.connection import Door
+from soloflight.web.handlers import Front, Limits, State
+from soloflight.web.logs import AccessLog
+from soloflight.web.targets import close_all, open_all, targets
+
+log = logging.getLogger("soloflight")
+
+BACKLOG = 4096
+QUIET_CHECK_S = 0.02
+
+
+class App:
+    """One serving process. ``open`` binds and serves, ``drain`` stops without losing a stream, ``close`` gives all back."""
+
+    def __init__(self, settings: Settings, plugins: Plugins) -> None:
+        self._settings = settings
+        self._plugins = plugins
+        self._stack = AsyncExitStack()
+        self._servers: list[asyncio.AbstractServer] = []
+        self._door: Door | None = None
+        self.front: Front | None = None
+        self.node: Node | None = None
+        self.state = State()
+        self.addresses: list[str] = []
+
+    def __repr__(self) -> str:
+        return f"App({', '.join(self.addresses) or 'not listening'}, draining={self.state.draining})"
+
+    async def open(self) -> None:
+        """Make everything and listen. Raises OSError where an address can not be bound."""
+        settings, plugins = self._settings, self._plugins
+        memory = Memory(settings.server.max_memory)
+        replays = Replays(memory, time.monotonic)
+        coordinator = plugins.coordinator(settings.coordination.backend, settings)
+        emit = fan_out([AccessLog(), *plugins.observers(settings)])
+        reject = settings.coordination.on_backend_error == "reject"
+        self.node = node = Node(Surroundings(coordinator, memory, replays, emit, reject))
+        await node.open()
+        self._stack.push_async_callback(node.close)
+        self.state.degraded = lambda: "" if coordinator.up else "the coordination backend is away"
+        all_targets = targets(settings)
+        await open_all(all_targets.values())
+        self._stack.push_async_callback(close_all, all_targets.values())
+        scope_key = settings.server.scope_key.get_secret_value().encode() or await coordinator.scope_key()
+        admission = Admission(configured_stages(settings), all_targets, plugins, scope_key)
+        self.front = Front(node, admission, _limits(settings), _client_keys(settings), emit, self.state)
+        await self._listen(settings, self.front)
+
+    async def _listen(self, settings: Settings, front: Front) -> None:
+        trusted = [ip_network(network) for network in settings.server.trusted_proxies]
+        self._door = Door(front.handle, header_timeout_s=settings.server.header_timeout, trusted=trusted)
+        where = await self._bind(self._door, settings.server.public)
+        log.info(
+            "listening on %s, upstream %s, backend %s", where, settings.upstream.url, settings.coordination.backend
+        )
+        if settings.server.admin is not None:
+            runner = web.AppRunner(
+                admin_app(self.state, settings.server.admin_token.get_secret_value()),
+                access_log=None,
+                handle_signals=False,
+            )
+            await runner.setup()
+            self._stack.push_async_callback(runner.cleanup)
+            assert runner.server is not None
+            log.info("admin listening on %s", await self._bind(runner.server, settings.server.admin, admin=True))
+
+    async def _bind(self, protocol_factory: Callable[[], asyncio.Protocol], at: Listen, *, admin: bool = False) -> str:
+        loop = asyncio.get_running_loop()
+        if at.path:
+            with suppress(FileNotFoundError):
+                os.unlink(at.path)
+            server: asyncio.AbstractServer = await loop.create_unix_server(protocol_factory, at.path, backlog=BACKLOG)
+            where = f"unix:{at.path}"
+        else:
+            server = await loop.create_server(protocol_factory, at.host, at.port, backlog=BACKLOG, reuse_address=True)
+            bound: socket.socket = server.sockets[0]
+            host = f"[{at.host}]" if ":" in at.host else at.host
+            where = f"http://{host}:{bound.getsockname()[1]}"
+        if admin:
+            self._stack.callback(server.close)
+        else:
+            self._servers.append(server)
+        self.addresses.append(where)
+        return where
+
+    async def drain(self) -> None:
+        """Stop: not ready, then not listening, then wait for what runs, at most ``drain_timeout``; what is left is cut."""
+        server = self._settings.server
+        self.state.draining = True
+        log.info("draining: %s", self._work())
+        await asyncio.sleep(server.drain_delay)
+        for listener in self._servers:
+            listener.close()
+        until = time.monotonic() + server.drain_timeout
+        while self._busy() and time.monotonic() < until:
+            await asyncio.sleep(QUIET_CHECK_S)  # two counts in two rooms, looked at only while draining
+        if self._busy():
+            log.warning("drain timeout, cutting %s", self._work())
+
+    def _busy(self) -> bool:
+        return bool((self.front and self.front.running) or (self.node and len(self.node.flights)))
+
+    def _work(self) -> str:
+        requests = self.front.running if self.front else 0
+        return f"{requests} requests, {len(self.node.flights) if self.node else 0} flights"
+
+    async def close(self) -> None:
+        """Close everything at once, also what a failed ``open`` has made; idempotent."""
+        for listener in self._servers:
+            listener.close()
+        if self.front is not None:
+            self.front.cut()
+        if self._door is not None:
+            await self._door.shutdown(timeout=1.0)
+        await self._stack.aclose()
+
+
+def fan_out(observers: Sequence[Observer]) -> Callable[[Event], None]:
+    """One function that tells every observer; what one raises is logged once and reaches nobody."""
+    broken: set[int] = set()
+
+    def emit(event: Event) -> None:
+        for index, observer in enumerate(observers):
+            try:
+                observer.on_event(event)
+            except Exception as error:  # an observer is a stranger: isolated, never fatal
+                if index not in broken:
+                    broken.add(index)
+                    log.error("observer %s failed: %s", type(observer).__name__, type(error).__name__, exc_info=error)
+
+    return emit
+
+
+def _limits(settings: Settings) -> Limits:
+    server = settings.server
+    return Limits(server.max_body, server.max_shared_body, server.body_timeout, server.write_timeout)
+
+
+def _client_keys(settings: Settings) -> tuple[bytes, ...]:
+    return tuple(key.get_secret_value().encode("latin-1") for key in settings.server.client_keys)

@@ -1,0 +1,237 @@
+"""A client's connection: aiohttp's request handler with the bounds, errors and raw writes that a proxy needs.
+
+Pinned to the aiohttp releases that setup.cfg allows; what is relied on is held by tests/web/test_connection.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import socket
+import struct
+import termios
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_request import BaseRequest
+from aiohttp.web_response import StreamResponse
+from aiohttp.web_server import Server
+
+from soloflight.core.errors import Code, Fault
+from soloflight.core.fields import is_trusted
+from soloflight.web.wire import error_answer
+
+log = logging.getLogger("soloflight.web")
+
+MAX_LINE = 64 * 1024
+MAX_FIELD = 128 * 1024
+MAX_FIELDS = 256
+KEEPALIVE_S = 75.0
+LINGER_S = 5.0
+READ_BUFFER = 256 * 1024
+FLUSH_S = 2.0
+_LINGER_RESET = struct.pack("ii", 1, 0)
+
+
+class ClientGone(ConnectionError):
+    """The client has closed its connection, or takes no bytes."""
+
+
+class Sent(StreamResponse):
+    """What a handler returns once it has written the answer itself: nothing is left to do."""
+
+    def __init__(self, *, keep_alive: bool) -> None:
+        super().__init__()
+        self._keep_alive = keep_alive
+        self._eof_sent = True
+
+    async def prepare(self, request: BaseRequest) -> None:
+        """The head is out already."""
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """The end is out already."""
+
+
+class Door(Server):
+    """Makes a Connection for each client of one listener."""
+
+    def __init__(
+        self,
+        handler: Callable[[BaseRequest], Any],
+        *,
+        header_timeout_s: float,
+        trusted: Sequence[object],
+    ) -> None:
+        super().__init__(
+            handler,
+            handler_cancellation=True,
+            keepalive_timeout=KEEPALIVE_S,
+            tcp_keepalive=True,
+            access_log=None,
+            logger=log,
+            max_line_size=MAX_LINE,
+            max_field_size=MAX_FIELD,
+            max_headers=MAX_FIELDS,
+            lingering_time=LINGER_S,
+            read_bufsize=READ_BUFFER,
+            auto_decompress=False,
+        )
+        self.header_timeout_s = header_timeout_s
+        self.trusted = trusted
+        self.draining = False
+
+    def __call__(self) -> RequestHandler:
+        return Connection(self, loop=self._loop, **self._kwargs)
+
+
+class Connection(RequestHandler):
+    """One client connection. ``peer`` is its address ("" for a Unix socket)."""
+
+    __slots__ = ("_door", "_head_timer", "on_writable", "peer", "relay", "trusted_peer")
+
+    def __init__(self, manager: Door, **settings: Any) -> None:
+        super().__init__(manager, **settings)
+        self._door = manager
+        self._head_timer: asyncio.TimerHandle | None = None
+        self.peer = ""
+        self.trusted_peer = False
+        self.relay: Callable[[bytes], None] | None = None
+        self.on_writable: Callable[[], None] | None = None
+
+    # ── bounds on the request head ──────────────────────────────────────────────────────────────────────────────────
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        peername = transport.get_extra_info("peername")
+        if isinstance(peername, tuple):
+            self.peer = str(peername[0]).removeprefix("::ffff:")
+        self.trusted_peer = is_trusted(self.peer, self._door.trusted)
+        super().connection_made(transport)
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        if self.relay is not None:
+            self.relay(data)
+            return
+        super().data_received(data)
+        if self._current_request is None and not self._messages:
+            self._await_head()
+        elif self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _await_head(self) -> None:
+        """A head has begun, or must begin: it has to be whole in time (slow loris)."""
+        if self._head_timer is None:
+            self._head_timer = self._loop.call_later(self._door.header_timeout_s, self._head_late)
+
+    def _head_late(self) -> None:
+        self._head_timer = None
+        if self._current_request is None and not self._messages:
+            self.force_close()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+        super().connection_lost(exc)
+        if self.on_writable is not None:
+            self.on_writable()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.on_writable is not None:
+            self.on_writable()
+
+    # ── errors ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def handle_error(
+        self, request: BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> StreamResponse:
+        """Answer what the parser refused, or what a handler failed at, in the API's error form, and close."""
+        if self.transport is None or request.writer.output_size > 0:
+            raise ClientGone
+        if status == 400:
+            log.info("refused a malformed request from %s: %s", self.peer or "a local client", type(exc).__name__)
+            fault = Fault(Code.BAD_REQUEST, "the request is not valid HTTP")
+            if type(exc).__name__ == "LineTooLong":
+                fault = Fault(Code.HEADERS_TOO_LARGE, "the request head is too large")
+        else:
+            log.error("a handler failed: %s", type(exc).__name__, exc_info=exc)
+            fault = Fault(Code.INTERNAL, "the proxy failed to answer this request")
+        self.transport.write(error_answer(fault, "", keep_alive=False))
+        return Sent(keep_alive=False)
+
+    # ── raw writes ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def send(self, data: bytes) -> None:
+        """Write raw bytes of an answer. Raises ClientGone."""
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            raise ClientGone
+        transport.write(data)
+
+    @property
+    def write_paused(self) -> bool:
+        """Whether the transport's buffer is over its high-water mark."""
+        return self._paused
+
+    async def drain(self, write_timeout_s: float) -> None:
+        """Wait until the client has taken enough; one that takes no byte for ``write_timeout_s`` is cut. Raises ClientGone."""
+        while self._paused:
+            transport = self.transport
+            if transport is None:
+                raise ClientGone
+            before = transport.get_write_buffer_size()
+            try:
+                async with asyncio.timeout(write_timeout_s):
+                    await self._drain_helper()
+            except TimeoutError:
+                if self.transport is None or transport.get_write_buffer_size() >= before:
+                    await self.reset()
+                    raise ClientGone from None
+            except ConnectionError:
+                raise ClientGone from None
+
+    def take_tail(self) -> bytes:
+        """Bytes that came behind an upgrade request's head."""
+        tail, self._message_tail = self._message_tail, b""
+        return tail
+
+    async def reset(self) -> None:
+        """End the connection so that no client can take it for a clean end: RST, after what was written has left.
+
+        A linger of zero discards what the kernel has not sent, so its queue is waited for first, but not for long.
+        """
+        transport = self.transport
+        if transport is None:
+            return
+        until = self._loop.time() + FLUSH_S
+        sock: socket.socket | None = transport.get_extra_info("socket")
+        while self._loop.time() < until and not transport.is_closing():
+            if not transport.get_write_buffer_size() and _unsent(sock) == 0:
+                break
+            await asyncio.sleep(0.005)
+        self.abort()
+
+    def abort(self) -> None:
+        """RST now, whatever has not left yet."""
+        transport = self.transport
+        if transport is None:
+            return
+        sock: socket.socket | None = transport.get_extra_info("socket")
+        if sock is not None and sock.fileno() >= 0 and sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
+        self._force_close = True
+        transport.abort()
+
+
+def _unsent(sock: socket.socket | None) -> int:
+    """Bytes in the kernel's send queue that the peer has not acknowledged (SIOCOUTQ); 0 where it can not be told."""
+    if sock is None or sock.fileno() < 0:
+        return 0
+    try:
+        return int(struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4))[0])
+    except OSError:
+        return 0

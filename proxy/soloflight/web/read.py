@@ -1,0 +1,145 @@
+"""Reading a client's request: its head as a value, its body within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import AsyncIterator, Sequence
+from typing import cast
+
+from aiohttp import ClientError
+from aiohttp.web_protocol import RequestPayloadError
+from aiohttp.web_request import BaseRequest
+
+from soloflight.core.errors import Code, fail
+from soloflight.core.fields import CREDENTIAL_FORMS
+from soloflight.core.request import Request
+from soloflight.web.connection import ClientGone, Connection
+from soloflight.web.wire import Client
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+def connection_of(raw: BaseRequest) -> Connection:
+    """The connection a request came on."""
+    return cast(Connection, raw.protocol)
+
+
+def read_request(raw: BaseRequest) -> Request:
+    """The request as a value. Raises ``bad_request`` for a target that is not a path (contract section 1)."""
+    connection = connection_of(raw)
+    return Request(
+        method=raw.method,
+        target=read_target(raw._message.path),
+        fields=raw.raw_headers,
+        peer=connection.peer,
+        trusted=connection.trusted_peer,
+    )
+
+
+def read_target(target: str) -> str:
+    """Origin-form of a request target; an absolute form counts by its path alone (RFC 9112 section 3.2)."""
+    if not target.startswith("/"):
+        scheme, found, rest = target.partition("://")
+        if not found or scheme.lower() not in ("http", "https"):
+            raise fail(Code.BAD_REQUEST, "the request target must be a path")
+        cut = min((rest.find(mark) for mark in "/?#" if mark in rest), default=len(rest))
+        target = rest[cut:]
+        if not target.startswith("/"):
+            target = "/" + target
+    if "#" in target:
+        raise fail(Code.BAD_REQUEST, "the request target must not hold a fragment")
+    return target
+
+
+def client_of(raw: BaseRequest, *, draining: bool) -> Client:
+    """What decides the framing of the answer."""
+    http11 = raw.version >= (1, 1)
+    return Client(raw.method, http11, raw.keep_alive and not draining)
+
+
+def client_key(request: Request, keys: Sequence[bytes]) -> frozenset[bytes]:
+    """Names (lower case) of the fields that carried one of the proxy's ``keys``; they must not leave it.
+
+    Raises ``unauthorized`` where keys are set and none was given. Every comparison takes constant time.
+    """
+    if not keys:
+        return frozenset()
+    carried: set[bytes] = set()
+    for name, value in request.fields:
+        lower = name.lower()
+        if lower not in CREDENTIAL_FORMS:
+            continue
+        scheme, _, token = value.partition(b" ")
+        given = token.strip() if scheme.lower() == b"bearer" and token else value.strip()
+        if sum(hmac.compare_digest(given, key) for key in keys):  # all are compared, whichever matches
+            carried.add(lower)
+    if not carried:
+        raise fail(Code.UNAUTHORIZED, "this proxy needs a client key")
+    return frozenset(carried)
+
+
+class BodyReader:
+    """Reads one request body. ``limit`` in bytes; ``silence_s`` is the longest wait for the next byte."""
+
+    def __init__(self, raw: BaseRequest, limit: int, silence_s: float) -> None:
+        self._raw = raw
+        self._limit = limit
+        self._silence_s = silence_s
+        self._read = 0
+        self._ahead: list[bytes] = []
+        length = raw.headers.get("Content-Length")
+        self.length: int | None = int(length) if length is not None else None if raw.can_read_body else 0
+        if self.length is not None and self.length > limit:
+            raise fail(Code.BODY_TOO_LARGE, f"the request body is larger than {limit} bytes")
+
+    def __repr__(self) -> str:
+        return f"BodyReader(read={self._read}, length={self.length})"
+
+    async def whole(self, limit: int) -> bytes | None:
+        """The whole body, or None where it is larger than ``limit``: then it can still be streamed from its first byte."""
+        if self.length is not None and self.length > limit:
+            return None
+        size = 0
+        async for data in self._chunks():
+            self._ahead.append(data)
+            size += len(data)
+            if size > limit:
+                return None
+        parts, self._ahead = self._ahead, []
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """All chunks, those read ahead first."""
+        while self._ahead:
+            yield self._ahead.pop(0)
+        async for data in self._chunks():
+            yield data
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        content = self._raw.content
+        if not content.at_eof():
+            self._expected()
+        while not content.at_eof():
+            try:
+                async with asyncio.timeout(self._silence_s):
+                    data = await content.readany()
+            except TimeoutError:
+                raise fail(Code.REQUEST_TIMEOUT, "the request body stopped coming") from None
+            except (ClientError, RequestPayloadError, OSError):
+                if connection_of(self._raw).transport is None:
+                    raise ClientGone from None
+                raise fail(Code.BAD_REQUEST, "the request body is not valid HTTP") from None
+            if not data:
+                return
+            self._read += len(data)
+            if self._read > self._limit:
+                raise fail(Code.BODY_TOO_LARGE, f"the request body is larger than {self._limit} bytes")
+            yield data
+
+    def _expected(self) -> None:
+        """Say 100 Continue only now that the body is wanted (RFC 9110 section 10.1.1)."""
+        if self._read == 0 and self._raw.version >= (1, 1):
+            expect = self._raw.headers.get("Expect", "")
+            if expect.lower() == "100-continue":
+                connection_of(self._raw).send(CONTINUE)

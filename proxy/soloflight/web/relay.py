@@ -1,0 +1,140 @@
+"""A request that goes alone: streamed both ways, O(buffer), nothing recorded, nothing changed but what RFC 9110 tells a proxy."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import AsyncIterator
+
+from soloflight.core.errors import Code, SoloflightError, fail
+from soloflight.core.fields import outgoing
+from soloflight.core.request import Request
+from soloflight.flow.admit import Alone
+from soloflight.flow.patience import Patience
+from soloflight.flow.upstream import Exchange, UpstreamError
+from soloflight.ports import Role
+from soloflight.web.connection import Connection
+from soloflight.web.read import BodyReader
+from soloflight.web.respond import Delivery
+from soloflight.web.tunnel import tunnel
+from soloflight.web.wire import Client, Marks, framing, head_bytes, marked
+
+WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "DELETE"})
+
+
+class Relay:
+    """Carries one request to its upstream and the answer back. ``body`` is what was read of it already, or its reader."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        client: Client,
+        request: Request,
+        alone: Alone,
+        *,
+        withhold: frozenset[bytes],
+        request_id: str,
+        write_timeout_s: float,
+    ) -> None:
+        self._connection = connection
+        self._client = client
+        self._request = request
+        self._alone = alone
+        self._withhold = withhold
+        self._request_id = request_id
+        self._write_timeout_s = write_timeout_s
+        self.delivery = Delivery(role=Role.BYPASS, reason=alone.reason)
+
+    async def run(self, body: BodyReader | bytes) -> Delivery:
+        """Relay the whole exchange. Raises SoloflightError while nothing was sent, ClientGone once the client left."""
+        stage = self._alone.stage
+        upgrade = upgrade_of(self._request)
+        length = len(body) if isinstance(body, bytes) else body.length
+        out = outgoing(
+            self._request, self._alone.target.forwarding, length=length, upgrade=upgrade, withhold=self._withhold
+        )
+        try:
+            async with Patience(stage.first_byte_timeout, math.inf) as patience:
+                source = body if isinstance(body, bytes) else b"" if length == 0 else _watched(body, patience)
+                exchange = await self._alone.target.upstream.send(out, source)
+                async with exchange:
+                    if exchange.upgraded:
+                        self._send_head(exchange)
+                        await tunnel(self._connection, exchange.link, stage.first_byte_timeout)
+                    else:
+                        patience.progress(stage.progress_timeout)
+                        await self._answer(exchange, patience)
+        except UpstreamError as error:
+            if not self.delivery.status:
+                raise SoloflightError(error.fault) from None
+            await self._cut(error.fault.code)
+        except TimeoutError:
+            if not self.delivery.status:
+                raise fail(Code.UPSTREAM_TIMEOUT, "the upstream sent nothing for too long") from None
+            await self._cut(Code.UPSTREAM_TIMEOUT)
+        return self.delivery
+
+    async def _answer(self, exchange: Exchange, patience: Patience) -> None:
+        """Head, then each read as it comes; the slow side decides the pace."""
+        frame = framing(exchange.head, self._client)
+        head, ended = self._head(exchange), False
+        connection, delivery = self._connection, self.delivery
+        while not exchange.whole:
+            data = await exchange.read()
+            patience.progress()
+            if not data:
+                break
+            connection.send(head + frame.body(data) + (frame.end() if exchange.whole else b""))
+            head, ended = b"", exchange.whole
+            self._started(exchange)
+            delivery.sent += len(data)
+            if connection.write_paused:
+                await connection.drain(self._write_timeout_s)
+                patience.progress()  # the silence was the client's
+        if not ended:
+            connection.send(head + frame.end())
+            self._started(exchange)
+        delivery.keep_alive = self._client.keep_alive and not framing(exchange.head, self._client).until_close
+
+    def _head(self, exchange: Exchange) -> bytes:
+        head = exchange.head
+        fields, own = marked(head, Marks(Role.BYPASS, self._request_id, reason=self._alone.reason))
+        return head_bytes(head, fields, framing(head, self._client), self._client, own)
+
+    def _send_head(self, exchange: Exchange) -> None:
+        """A 101 goes out whole, with the upgrade it agrees to."""
+        assert exchange.message is not None
+        lines = [b"HTTP/1.1 101 Switching Protocols"]
+        lines += [name + b": " + value for name, value in exchange.message.raw_headers]
+        self._connection.send(b"\r\n".join([*lines, b"\r\n"]))
+        self._started(exchange)
+        self.delivery.keep_alive = False
+
+    def _started(self, exchange: Exchange) -> None:
+        delivery = self.delivery
+        if not delivery.status:
+            delivery.status = exchange.head.status
+            delivery.first_byte = time.monotonic()
+            delivery.upstream_id = (exchange.head.get(b"x-request-id") or b"").decode("latin-1")
+
+    async def _cut(self, code: Code) -> None:
+        self.delivery.cut, self.delivery.code, self.delivery.keep_alive = True, code, False
+        await self._connection.reset()
+
+
+def upgrade_of(request: Request) -> bytes | None:
+    """The protocol of a websocket handshake; other upgrades are not passed on (they would need their own rules)."""
+    value = request.get(b"upgrade")
+    named = any(
+        token.strip().lower() == b"upgrade" for field in request.all(b"connection") for token in field.split(b",")
+    )
+    if value is None or not named or value.strip().lower() != b"websocket":
+        return None
+    return value.strip()
+
+
+async def _watched(body: BodyReader, patience: Patience) -> AsyncIterator[bytes]:
+    """While the client still sends, the upstream's silence does not count."""
+    async for data in body.stream():
+        patience.progress()
+        yield data

@@ -1,0 +1,155 @@
+"""Writing a listener's frames to its client: the head with the first body byte, bytes as recorded, a cut that shows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from soloflight.core.errors import Code, Fault
+from soloflight.core.frames import Body, End, Frame, Head
+from soloflight.core.log import FellBehind
+from soloflight.flow.listen import Listener
+from soloflight.ports import Role
+from soloflight.web.connection import ClientGone, Connection
+from soloflight.web.wire import (
+    Client,
+    Framing,
+    Marks,
+    between_events,
+    error_answer,
+    framing,
+    head_bytes,
+    is_event_stream,
+    marked,
+)
+
+# What is written in one go at most, before the client's buffer is asked again.
+SLICE = 256 * 1024
+
+
+@dataclass(slots=True)
+class Delivery:
+    """What became of one answer on its way to its client; read by the access log and the observers."""
+
+    status: int = 0
+    role: Role = Role.NONE
+    flight: str = ""
+    reason: str = ""
+    sent: int = 0
+    first_byte: float = 0.0
+    cut: bool = False
+    code: Code | None = None
+    upstream_id: str = ""
+    keep_alive: bool = True
+
+
+@dataclass(slots=True)
+class Responder:
+    """Writes one answer. ``error_event`` makes the API's own error event for a cut stream."""
+
+    connection: Connection
+    client: Client
+    request_id: str
+    write_timeout_s: float
+    error_event: Callable[[str, str], bytes]
+    delivery: Delivery = field(default_factory=Delivery)
+    _head: Head | None = None
+    _frame: Framing = field(default_factory=Framing)
+    _tail: bytes = b""
+    _streamed: bool = False
+
+    async def follow(self, listener: Listener) -> Delivery:
+        """Write everything that ``listener`` reads, to the end. Raises ClientGone."""
+        try:
+            while True:
+                try:
+                    frames = await listener.next()
+                except FellBehind:
+                    await self._cut(Fault(Code.OWNER_LOST, "this client was too slow for a long answer"))
+                    return self.delivery
+                if await self._write(listener, frames):
+                    return self.delivery
+        finally:
+            listener.close()
+
+    async def _write(self, listener: Listener, frames: list[Frame]) -> bool:
+        """Write one batch of frames; True once the answer is over."""
+        parts: list[bytes] = []
+        size = 0
+        last = frames[-1]
+        whole = isinstance(last, End) and last.fault is None
+        for frame in frames:
+            if isinstance(frame, Body):
+                if not listener.committed:
+                    parts.append(self._open(listener, frames if whole else None))
+                parts.append(self._frame.body(frame.data))
+                size += len(frame.data)
+                self._tail = frame.data if len(frame.data) > 3 else self._tail[-4:] + frame.data
+                if size > SLICE:
+                    await self._flush(parts, size)
+                    parts, size = [], 0
+            elif isinstance(frame, Head):
+                self._head = frame
+            elif frame.fault is not None:
+                await self._flush(parts, size)
+                await self._fail(listener, frame.fault)
+                return True
+            else:
+                if not listener.committed:
+                    parts.append(self._open(listener, frames if whole else None))
+                parts.append(self._frame.end())
+                await self._flush(parts, size)
+                self.delivery.keep_alive = self.client.keep_alive and not self._frame.until_close
+                return True
+        await self._flush(parts, size)
+        return False
+
+    def _open(self, listener: Listener, whole: list[Frame] | None) -> bytes:
+        """The head, now that there is something to send."""
+        head = self._head
+        assert head is not None
+        known = sum(len(f.data) for f in whole if isinstance(f, Body)) if whole is not None else None
+        self._frame = framing(head, self.client, known_size=known)
+        role = listener.role or Role.OWNER
+        marks = Marks(role, self.request_id, listener.flight_id, "", listener.age_s, listener.ttl_s, listener.refresh)
+        fields, own = marked(head, marks)
+        self._streamed = is_event_stream(head)
+        listener.commit()
+        delivery = self.delivery
+        delivery.status, delivery.role, delivery.flight = head.status, role, listener.flight_id
+        delivery.first_byte = time.monotonic()
+        delivery.upstream_id = (head.get(b"x-request-id") or b"").decode("latin-1")
+        return head_bytes(head, fields, self._frame, self.client, own)
+
+    async def _flush(self, parts: list[bytes], size: int) -> None:
+        if parts:
+            self.connection.send(parts[0] if len(parts) == 1 else b"".join(parts))
+            self.delivery.sent += size
+            if self.connection.write_paused:
+                await self.connection.drain(self.write_timeout_s)
+
+    async def _fail(self, listener: Listener, fault: Fault) -> None:
+        """Nothing sent yet: an error answer. Else the client must see that its answer was cut."""
+        if listener.committed:
+            await self._cut(fault)
+            return
+        delivery = self.delivery
+        delivery.status, delivery.code = fault.code.status, fault.code
+        delivery.role, delivery.flight = listener.role or Role.NONE, listener.flight_id
+        delivery.first_byte = time.monotonic()
+        delivery.keep_alive = self.client.keep_alive
+        self.connection.send(
+            error_answer(fault, self.request_id, keep_alive=self.client.keep_alive, flight=listener.flight_id)
+        )
+
+    async def _cut(self, fault: Fault) -> None:
+        """One error event at an event boundary, no ``[DONE]``, then a reset; elsewhere just the reset (contract section 5)."""
+        self.delivery.cut, self.delivery.code, self.delivery.keep_alive = True, fault.code, False
+        if self._streamed and between_events(self._tail):
+            event = self.error_event(fault.code.code, fault.message)
+            try:
+                self.connection.send(self._frame.body(event))
+            except ClientGone:
+                return
+        await self.connection.reset()
