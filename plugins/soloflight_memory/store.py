@@ -107,10 +107,9 @@ class Store:
         self._collection.put(key, collect_at(flight))
 
     def _drop(self, key: str) -> None:
-        entry = self.entries.pop(key, None)
-        if entry is not None:
-            for number in list(entry.results):
-                self._release(key, entry, number)
+        entry = self.entries.pop(key)
+        for number in list(entry.results):
+            self._release(key, entry, number)
         self._collection.forget(key)
 
     def _keep(self, key: str, entry: Entry, number: int, result: Recording) -> None:
