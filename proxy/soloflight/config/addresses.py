@@ -12,7 +12,9 @@ from urllib.parse import SplitResult, urlsplit
 
 __all__ = [
     "Listen",
+    "is_secret_name",
     "mask_url",
+    "parse_admin_listen",
     "parse_http_proxy",
     "parse_listen",
     "parse_network",
@@ -69,6 +71,14 @@ def parse_listen(text: str) -> Listen:
         return parse_tcp_listen(text)
     except ValueError as error:
         raise ValueError(f"{error} or unix:PATH") from None
+
+
+def parse_admin_listen(text: str) -> Listen | None:
+    """Read ``HOST:PORT`` or ``[IPV6]:PORT``; ``off`` is None."""
+    try:
+        return None if text == "off" else parse_tcp_listen(text)
+    except ValueError as error:
+        raise ValueError(f'{error} or "off"') from None
 
 
 def parse_tcp_listen(text: str) -> Listen:
@@ -130,15 +140,14 @@ def mask_url(text: str, *, whole_query: bool = False) -> str:
 
     ``whole_query`` hides every query and fragment, for text that may be no URL that we know.
     """
-    head, question, query = text.partition("?")
-    scheme, separator, rest = head.rpartition("://") if "://" in head else ("", "", head)
-    if "@" in rest:
-        userinfo, _, host = rest.rpartition("@")
-        user, colon, _ = userinfo.partition(":")
-        rest = f"{user}:{MASK}@{host}" if colon else f"{MASK}@{host}"
+    scheme, separator, rest = text.partition("://") if "://" in text else ("", "", text)
+    userinfo, at, rest = rest.rpartition("@")  # the last one: a password may hold any character, "?" too
+    user, colon, _ = userinfo.partition(":")
+    shown = f"{scheme}{separator}{f'{user}:{MASK}@' if colon else f'{MASK}@' if at else ''}"
+    head, question, query = rest.partition("?")
     if whole_query:
-        return f"{scheme}{separator}{rest.partition('#')[0]}{question and '?'}{MASK if query else ''}"
-    return f"{scheme}{separator}{rest}{question}{'&'.join(_mask_member(member) for member in query.split('&'))}"
+        return f"{shown}{head.partition('#')[0]}{question}{MASK if query else ''}"
+    return f"{shown}{head}{question}{'&'.join(_mask_member(member) for member in query.split('&'))}"
 
 
 def is_secret_name(name: str) -> bool:

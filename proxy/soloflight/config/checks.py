@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from soloflight.config.models import Settings, Upstream
-from soloflight.config.stage_rules import stages
+from soloflight.config.stage_rules import resolve, stages
 from soloflight.core.fields import CREDENTIAL_FORMS
-from soloflight.core.stage import Stage, Stages
+from soloflight.core.stage import Stage
 
 __all__ = ["Conflict", "conflicts"]
 
@@ -33,7 +33,6 @@ class Conflict:
 
 def conflicts(settings: Settings) -> Iterator[Conflict]:
     """Every conflict, in the order of the file's sections."""
-    resolved = stages(settings.stage_defaults, settings.stage)
     yield from _listeners(settings)
     yield from _admin_token(settings)
     yield from _open_relay(settings)
@@ -41,8 +40,8 @@ def conflicts(settings: Settings) -> Iterator[Conflict]:
     yield from _header_twice(settings)
     yield from _stage_names(settings)
     yield from _default_matches_all(settings)
-    yield from _stage_upstreams(settings, resolved)
-    yield from _leases(settings, resolved)
+    yield from _stage_upstreams(settings)
+    yield from _leases(settings)
 
 
 def _listeners(settings: Settings) -> Iterator[Conflict]:
@@ -109,42 +108,41 @@ def _default_matches_all(settings: Settings) -> Iterator[Conflict]:
             yield Conflict("stage.default.match", "no match (the default stage takes all that is left)", "a match")
 
 
-def _stage_upstreams(settings: Settings, resolved: Stages) -> Iterator[Conflict]:
+def _stage_upstreams(settings: Settings) -> Iterator[Conflict]:
     known = {"default", *settings.upstreams}
-    for place, stage in _places(settings, resolved, ("upstream",)):
+    for place, stage in _places(settings, ("upstream",)):
         if stage.upstream not in known:
             names = ", ".join(sorted(f'"{name}"' for name in known))
             yield Conflict(
                 f"{place}.upstream",
                 f"the name of an upstream ({names})",
                 f'"{stage.upstream}"',
-                (f"upstreams.{stage.upstream}", "upstreams"),
+                (f"upstreams.{stage.upstream}",),
             )
 
 
-def _leases(settings: Settings, resolved: Stages) -> Iterator[Conflict]:
+def _leases(settings: Settings) -> Iterator[Conflict]:
     """A lease outlives two lost renewals: contract section 2, ``heartbeat``."""
-    for place, stage in _places(settings, resolved, ("heartbeat", *LEASES)):
+    for place, stage in _places(settings, ("heartbeat", *LEASES)):
         for lease in LEASES:
-            longest_s = getattr(stage, lease) / 3
-            if stage.heartbeat > longest_s:
+            lease_s = getattr(stage, lease)
+            if 3 * stage.heartbeat > lease_s + 1e-9:  # 3 * 0.1 is a little more than 0.3
                 yield Conflict(
                     f"{place}.heartbeat",
-                    f"at most a third of {lease} ({longest_s:g} s)",
+                    f"at most a third of {lease} ({lease_s:g} s)",
                     f"{stage.heartbeat:g} s",
                     (f"{place}.{lease}", f"stage_defaults.{lease}", "stage_defaults.heartbeat"),
                 )
 
 
-def _places(settings: Settings, resolved: Stages, keys: tuple[str, ...]) -> Iterator[tuple[str, Stage]]:
+def _places(settings: Settings, keys: tuple[str, ...]) -> Iterator[tuple[str, Stage]]:
     """Each place where one of ``keys`` was written, with the stage to judge."""
-    tables = {table.name: table for table in settings.stage}
-    if settings.stage_defaults.model_fields_set.intersection(keys):
-        yield "stage_defaults", stages(settings.stage_defaults, ()).default
-    for stage in resolved:
-        table = tables.get(stage.name)
-        if table is not None and table.model_fields_set.intersection(keys):
-            yield f"stage.{stage.name}", stage
+    defaults = settings.stage_defaults
+    if defaults.model_fields_set.intersection(keys):
+        yield "stage_defaults", stages(defaults, ()).default
+    for table in settings.stage:
+        if table.model_fields_set.intersection(keys):
+            yield f"stage.{table.name}", resolve(table, defaults)
 
 
 def _upstreams(settings: Settings) -> Iterator[tuple[str, Upstream]]:

@@ -15,12 +15,12 @@ from pydantic_core import PydanticCustomError
 
 from soloflight.config.addresses import (
     MASK,
+    parse_admin_listen,
     parse_http_proxy,
     parse_listen,
     parse_network,
     parse_origin,
     parse_redis_url,
-    parse_tcp_listen,
 )
 from soloflight.config.units import parse_duration, parse_size
 from soloflight.core.fields import CONTROL_PREFIX, HOP_BY_HOP
@@ -63,6 +63,17 @@ def _reader(parse: Callable[[Any], T], what: str = "", *, over_zero: bool = Fals
         return parsed
 
     return read
+
+
+def _checked(parse: Callable[[str], object]) -> Callable[[str], str]:
+    """Text that ``parse`` takes, as it was written."""
+    read = _reader(parse)
+
+    def check(text: str) -> str:
+        read(text)
+        return text
+
+    return check
 
 
 def _count(value: object) -> int:
@@ -179,10 +190,8 @@ Method = Annotated[str, AfterValidator(_method)]
 Scope = Annotated[str, AfterValidator(_scope)]
 Lowered = BeforeValidator(_lower)
 
-ListenText = Annotated[str, AfterValidator(lambda text: _reader(parse_listen)(text) and text)]
-AdminListenText = Annotated[
-    str, AfterValidator(lambda text: text if text == "off" else _reader(parse_tcp_listen)(text) and text)
-]
+ListenText = Annotated[str, AfterValidator(_checked(parse_listen))]
+AdminListenText = Annotated[str, AfterValidator(_checked(parse_admin_listen))]
 Origin = Annotated[str, AfterValidator(_reader(parse_origin))]
 HttpProxy = Annotated[str, AfterValidator(_reader(parse_http_proxy))]
 RedisUrl = Annotated[str, AfterValidator(_reader(parse_redis_url))]

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from soloflight.config import kinds
-from soloflight.config.addresses import Listen, parse_listen, parse_tcp_listen
+from soloflight.config.addresses import Listen, parse_admin_listen, parse_listen
 from soloflight.config.stage_rules import StageRules, StageSettings
 
 FROZEN = ConfigDict(frozen=True, extra="forbid", validate_default=False)
@@ -51,7 +51,7 @@ class Server(BaseModel):
     @property
     def admin(self) -> Listen | None:
         """Where the admin listener binds; None where it is off."""
-        return None if self.admin_listen == "off" else parse_tcp_listen(self.admin_listen)
+        return parse_admin_listen(self.admin_listen)
 
 
 class Upstream(BaseModel):
