@@ -53,27 +53,36 @@ def chat(
 
 
 class RawClient:
-    """One connection. Use ``connect`` as a context manager, or ``open`` and ``close``."""
+    """One connection. Use ``connect`` as a context manager, or ``open`` and ``close``.
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
+    It reads from the socket only when told to, so a client that does not read is a slow one; and what arrived
+    before a reset is not lost.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
         self.parser = ResponseParser()
         self.left_over = b""
+        self._loop = asyncio.get_running_loop()
 
     def __repr__(self) -> str:
         return f"<RawClient {self.response.ended} body={len(self.response.kept)}>"
 
     @classmethod
     async def open(cls, port: int, *, receive_buffer: int | None = None) -> Self:
-        """Connect; a small ``receive_buffer`` makes a slow reader felt."""
+        """Connect; a small ``receive_buffer`` makes a slow reader felt early."""
         sock = socket.socket()
         sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if receive_buffer is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        async with asyncio.timeout(WITHIN_S):
-            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
-            return cls(*await asyncio.open_connection(sock=sock, limit=PIECE_BYTES))
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+        except BaseException:
+            sock.close()
+            raise
+        return cls(sock)
 
     @property
     def response(self) -> Response:
@@ -92,8 +101,7 @@ class RawClient:
     async def send_more(self, data: bytes, *, within_s: float = WITHIN_S) -> None:
         """Write ``data`` as a further part of the same request."""
         async with asyncio.timeout(within_s):
-            self.writer.write(data)
-            await self.writer.drain()
+            await self._loop.sock_sendall(self.sock, data)
 
     async def read_until(self, holds: Callable[[Response], bool], *, within_s: float = WITHIN_S) -> Response:
         """Read until ``holds(response)`` or the response has ended; ``TimeoutError`` after ``within_s``."""
@@ -131,7 +139,7 @@ class RawClient:
         async with asyncio.timeout(within_s):
             while True:
                 try:
-                    data = await self.reader.read(PIECE_BYTES)
+                    data = await self._loop.sock_recv(self.sock, PIECE_BYTES)
                 except ConnectionError:
                     return "rst"
                 if not data:
@@ -140,7 +148,7 @@ class RawClient:
 
     async def _read_some(self) -> None:
         try:
-            data = await self.reader.read(PIECE_BYTES)
+            data = await self._loop.sock_recv(self.sock, PIECE_BYTES)
         except ConnectionError:
             self.parser.end("rst")
             return
@@ -151,22 +159,16 @@ class RawClient:
 
     def fin(self) -> None:
         """Close the sending side only."""
-        self.writer.write_eof()
+        self.sock.shutdown(socket.SHUT_WR)
 
     def reset(self) -> None:
         """Break the connection with RST."""
-        sock = self.writer.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.writer.transport.abort()
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.sock.close()
 
-    async def close(self) -> None:
-        """Close both sides, as a client that leaves does."""
-        self.writer.close()
-        try:
-            async with asyncio.timeout(1):
-                await self.writer.wait_closed()
-        except (OSError, TimeoutError):
-            self.writer.transport.abort()
+    def close(self) -> None:
+        """Leave: a FIN, or a RST if something that arrived has not been read."""
+        self.sock.close()
 
 
 @asynccontextmanager
@@ -176,7 +178,7 @@ async def connect(port: int, *, receive_buffer: int | None = None) -> AsyncItera
     try:
         yield client
     finally:
-        await client.close()
+        client.close()
 
 
 async def ask(port: int, data: bytes, *, within_s: float = WITHIN_S) -> Response:

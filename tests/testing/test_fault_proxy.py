@@ -134,5 +134,5 @@ async def test_ends_pass_in_order(client: RawClient, faults: FaultProxy, upstrea
     faults.down.delay_s = 0.05
     response = await client.ask(GET)
     assert (response.body, response.ended) == (b"all", "fin")
-    await client.close()
+    client.close()
     await eventually(lambda: faults.open_now == 0)
