@@ -7,6 +7,7 @@ Rule 3: what can not be read says nothing; the answer is then incomplete, which 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from soloflight.core.answer import Reason, Usage
@@ -17,11 +18,11 @@ from soloflight_openai.usage import read_usage
 
 _DONE = b"[DONE]"
 _UNNAMED = (b"", b"message")
-_UNFINISHED = frozenset({None, "", "null"})
+_UNFINISHED = frozenset({"", "null"})
 _MOST_CHOICES = 1 << 16
 
 
-class Progress:
+class Progress(ABC):
     """How far one stream has come: what every API's have in common.
 
     ``known``: the API is one whose end these rules know. ``terminal``: its terminal event came. ``last``: ``[DONE]``
@@ -40,13 +41,13 @@ class Progress:
         return f"{type(self).__name__}(terminal={self.terminal}, last={self.last}, failed={self.failed})"
 
     @property
+    @abstractmethod
     def reason(self) -> Reason | None:
         """Why a stream that has ended is not to be kept, or None."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take(self, event: Event) -> None:
         """Learn from the next event."""
-        raise NotImplementedError
 
 
 class Choices(Progress):
@@ -91,10 +92,9 @@ class Choices(Progress):
             index = _MOST_CHOICES  # seen and never finished
         self._seen.add(index)
         finish = choice.get("finish_reason")
-        if finish is None or index == _MOST_CHOICES or (isinstance(finish, str) and finish in _UNFINISHED):
-            return
-        self._finished.add(index)
-        self._against = self._against or of_finish(finish)
+        if isinstance(finish, str) and finish not in _UNFINISHED and index != _MOST_CHOICES:
+            self._finished.add(index)
+            self._against = self._against or of_finish(finish)
 
 
 def _says_nothing(chunk: bytes) -> bool:
@@ -106,7 +106,7 @@ def _says_nothing(chunk: bytes) -> bool:
         chunk.rfind(b'"finish_reason":null') > 0
         and chunk.count(b'"finish_reason"') == 1
         and chunk.count(b'"index"') == 1
-        and b'"index":0' in chunk
+        and b'"index":0,' in chunk
         and chunk.rfind(b'"error"') < 0
         and (chunk.rfind(b'"usage"') < 0 or chunk.rfind(b'"usage":null') > 0)
     )

@@ -6,6 +6,7 @@ Rule 2: memory is bounded: a stream's by one event, a document's by ``limit`` by
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import orjson
@@ -34,7 +35,7 @@ class Terms:
     limit: int
 
 
-class Judge:
+class Judge(ABC):
     """What all judges share."""
 
     complete = False
@@ -50,9 +51,9 @@ class Judge:
         """Take the next body bytes; returns how many of them belong to the answer."""
         return len(data)
 
+    @abstractmethod
     def end(self, *, transport_whole: bool) -> Verdict:
         """The verdict, once no more bytes come. Called once."""
-        raise NotImplementedError
 
     def _verdict(self, reason: Reason | None, whole: bool | None, usage: Usage | None = None) -> Verdict:
         if reason is Reason.LENGTH and self._terms.keep_incomplete:
@@ -185,7 +186,7 @@ class StreamJudge(Judge):
         reason: Reason | None
         whole: bool | None = None
         if not progress.known:
-            reason = Reason.ERROR if progress.failed else Reason.INCOMPLETE
+            reason = Reason.ERROR if progress.failed else progress.reason
         elif progress.failed:
             reason, whole = Reason.ERROR, True
         elif not progress.terminal:

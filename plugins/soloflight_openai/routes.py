@@ -32,11 +32,11 @@ class Api(Enum):
 
 
 class Route(NamedTuple):
-    """Paths that end in ``suffix``. ``method``: requests with it are shareable by default; "" where none is."""
+    """Paths that end in ``suffix``. ``method``: requests with it are shareable by default; None: none is."""
 
     suffix: str
     api: Api
-    method: str
+    method: str | None
 
 
 # The first suffix that fits counts. Rows without a method are for stages that widen what is shared: their
@@ -54,9 +54,9 @@ ROUTES = (
     Route("/audio/translations", Api.TRANSLATION, "POST"),
     Route("/audio/speech", Api.SPEECH, "POST"),
     Route("/models", Api.MODELS, "GET"),
-    Route("/responses", Api.RESPONSES, ""),  # Azure without v1
-    Route("/images/edits", Api.IMAGES, ""),
-    Route("/images/variations", Api.IMAGES, ""),
+    Route("/responses", Api.RESPONSES, None),  # Azure without v1
+    Route("/images/edits", Api.IMAGES, None),
+    Route("/images/variations", Api.IMAGES, None),
 )
 
 
