@@ -360,6 +360,45 @@ def test_a_final_failure_again_is_a_duplicate(table: Table) -> None:
     assert table.flight is before
 
 
+# ── the last word, re-sent behind a new claim ───────────────────────────────────────────────────────
+
+
+LAST_WORDS = [
+    lambda fence: seal(fence),
+    lambda fence: seal(fence, retention_ms=0),
+    lambda fence: fail(fence),
+]
+"""Each leaves the key to the next claim that asks for a fresh answer."""
+
+
+@pytest.mark.parametrize("word", LAST_WORDS)
+@pytest.mark.parametrize("then", [State.PENDING, State.RUNNING, State.RETRY, State.FAILED])
+def test_an_attempt_s_last_word_is_known_again_behind_a_newer_attempt(table: Table, word, then: State) -> None:
+    fence = table.run("n1")
+    assert table.do(word(fence)) == Done()
+    newer = table.own("n2", fresh_ms=-1, direct=then is not State.PENDING)
+    match then:
+        case State.RETRY:
+            table.do(fail(newer, retry=True, backoff_ms=500))
+        case State.FAILED:
+            table.do(abandon(newer))
+    before = table.flight
+    assert table.do(word(fence)) == Done(duplicate=True)
+    assert table.do(word(Fence(fence.number, "zombie"))) == FENCED
+    assert table.do(word(Fence(fence.number + 5, fence.nonce))) == FENCED
+    assert table.flight is before
+
+
+def test_an_attempt_has_only_one_last_word(table: Table) -> None:
+    failed = table.run("n1")
+    table.do(fail(failed))
+    assert table.do(seal(failed)) == FENCED
+    sealed = table.run("n2")
+    table.do(seal(sealed, retention_ms=0))
+    assert table.do(fail(sealed)) == FENCED
+    assert table.do(fail(failed)) == FENCED
+
+
 # ── abandon and leave ───────────────────────────────────────────────────────────────────────────────
 
 

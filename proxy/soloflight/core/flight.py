@@ -32,7 +32,7 @@ LIVE = frozenset({State.PENDING, State.RUNNING})
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Which attempt writes: ``number`` rises with every claim of a key, ``nonce`` is 128 random bits in hex, made by the claimer."""
+    """Which attempt writes: ``number`` rises with every claim of a key, ``nonce`` is 128 random bits (hex), made by the claimer."""
 
     number: int
     nonce: str
@@ -40,24 +40,32 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A sealed result that may be replayed until ``expires``; survives a refresh that fails. ``size`` is in body bytes."""
+    """A sealed result that may be replayed until ``expires``; survives a refresh that fails. ``size`` is in body bytes.
+
+    ``nonce`` completes the fence of the attempt that sealed it: it tells a re-sent seal, even behind a new claim.
+    """
 
     number: int
     flight: str
     sealed: int
     expires: int
     size: int
+    nonce: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The end of an attempt that is not kept: only for those who already wait, until ``until``. ``fault`` None = a result."""
+    """The end of an attempt that is not kept: only for those who already wait, until ``until``. ``fault`` None = a result.
+
+    ``nonce`` as in Answer; empty where not the owner but a claim ended the attempt.
+    """
 
     number: int
     flight: str
     until: int
     size: int
     fault: Fault | None
+    nonce: str = ""
 
 
 @dataclass(frozen=True, slots=True)

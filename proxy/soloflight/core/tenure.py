@@ -16,6 +16,7 @@ from soloflight.core.flight import (
     Done,
     Dropped,
     Fail,
+    Fence,
     Flight,
     Gap,
     Kept,
@@ -128,19 +129,23 @@ def appends(flight: Flight, op: Append, now: int) -> Transition:
 @clause(Done, to=(State.COMPLETE,))
 def seals(flight: Flight, op: Seal, now: int) -> Transition:
     """The result: kept for its retention, or only told to those who wait; then what was kept before stays."""
-    number, size = flight.fence.number, op.result.size
+    number, nonce, size = flight.fence.number, flight.fence.nonce, op.result.size
     sealed = ended(flight, State.COMPLETE, now)
     if op.retention_ms:
-        sealed = replace(sealed, answer=Answer(number, flight.id, now, now + op.retention_ms, size))
+        answer = Answer(number, flight.id, now, now + op.retention_ms, size, nonce)
+        sealed = replace(sealed, answer=answer)
     else:
-        sealed = replace(sealed, outcome=Outcome(number, flight.id, now + op.grace_ms, size, None))
+        outcome = Outcome(number, flight.id, now + op.grace_ms, size, None, nonce)
+        sealed = replace(sealed, outcome=outcome)
     return _told(sealed, Done(), NoticeKind.SEALED, size)
 
 
 @clause(Done)
-def sealed_before(flight: Flight, op: Seal, now: int) -> Transition:
-    """Sealed already, by this very attempt."""
-    return Transition(flight, Done(duplicate=True))
+def sealed_before(flight: Flight, op: Seal, now: int) -> Transition | None:
+    """Sealed already, by this very attempt, whoever claimed the key since."""
+    outcome = flight.outcome
+    told = outcome is not None and outcome.fault is None and _made(outcome, op.fence)
+    return Transition(flight, Done(duplicate=True)) if told or _made(flight.answer, op.fence) else None
 
 
 @clause(Retrying, to=(State.RETRY,))
@@ -163,15 +168,18 @@ def retried_before(flight: Flight, op: Fail, now: int) -> Transition:
 @clause(Done, to=(State.FAILED,))
 def fails(flight: Flight, op: Fail, now: int) -> Transition:
     """The fault is told to those who wait and forgotten for newcomers; an answer that is kept stays."""
-    outcome = Outcome(flight.fence.number, flight.id, now + op.grace_ms, 0, op.fault)
+    number, nonce = flight.fence.number, flight.fence.nonce
+    outcome = Outcome(number, flight.id, now + op.grace_ms, 0, op.fault, nonce)
     failed = replace(ended(flight, State.FAILED, now), outcome=outcome)
     return _told(failed, Done(), NoticeKind.FAILED)
 
 
 @clause(Done)
 def failed_before(flight: Flight, op: Fail, now: int) -> Transition | None:
-    """Failed already, by this very attempt."""
-    return Transition(flight, Done(duplicate=True)) if _has_outcome(flight) else None
+    """Failed already, by this very attempt, whoever claimed the key since."""
+    outcome = flight.outcome
+    told = outcome is not None and outcome.fault is not None and _made(outcome, op.fence)
+    return Transition(flight, Done(duplicate=True)) if told else None
 
 
 # ── abandon, leave ──────────────────────────────────────────────────────────────────────────────────────────
@@ -199,7 +207,7 @@ def drops(flight: Flight, op: Abandon, now: int) -> Transition:
 @clause(Dropped)
 def dropped_before(flight: Flight, op: Abandon, now: int) -> Transition | None:
     """Dropped already, by this very attempt; what was kept before it is still there."""
-    return None if _has_outcome(flight) else Transition(flight, Dropped())
+    return None if _made(flight.outcome, op.fence) else Transition(flight, Dropped())
 
 
 @clause(Dropped)
@@ -223,9 +231,9 @@ def not_there(flight: Flight | None, op: Leave, now: int) -> Transition:
     return Transition(flight, Done(duplicate=True))
 
 
-def _has_outcome(flight: Flight) -> bool:
-    """Whether the record's own attempt ended with an outcome. A dropped attempt has none."""
-    return flight.outcome is not None and flight.outcome.number == flight.fence.number
+def _made(end: Answer | Outcome | None, fence: Fence) -> bool:
+    """Whether this answer or outcome is the work of the attempt with this fence, in both parts."""
+    return end is not None and end.number == fence.number and end.nonce == fence.nonce
 
 
 def _renewed(flight: Flight, op: Renew | Append, now: int) -> Flight:

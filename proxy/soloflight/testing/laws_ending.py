@@ -42,6 +42,21 @@ class EndingLaws(Laws):
                 assert await a.seal(fence, OLDER, retention_ms=retention_ms) == Done(duplicate=True)
                 assert await a.result(fence.number) == ANSWER
 
+    async def test_a_last_word_sent_twice_is_known_behind_a_new_claim(self) -> None:
+        async with self.parties(2) as (a, b):
+            kept = await a.run()
+            await a.seal(kept)
+            unkept = await a.run(fresh_ms=-1)
+            await a.seal(unkept, retention_ms=0)
+            newer = await b.run(fresh_ms=-1)
+            assert await a.seal(kept) == Done(duplicate=True)
+            assert await a.seal(unkept, retention_ms=0) == Done(duplicate=True)
+            assert await a.fail(unkept) == FENCED
+            await b.fail(newer)
+            await a.run(fresh_ms=-1)
+            assert await b.fail(newer) == Done(duplicate=True)
+            assert await b.seal(newer) == FENCED
+
     async def test_of_two_attempts_that_seal_one_is_accepted(self) -> None:
         async with self.parties(3) as (a, b, c):
             old = await a.run()
