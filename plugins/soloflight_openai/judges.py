@@ -85,10 +85,14 @@ class RefusedJudge(Judge):
 
 
 class DocumentJudge(Judge):
-    """A JSON document, read once, at its end."""
+    """A JSON document, read once, at its end.
 
-    def __init__(self, terms: Terms) -> None:
+    ``stream``: the judge for a stream, if one was asked for: some servers answer with it under another type.
+    """
+
+    def __init__(self, terms: Terms, stream: StreamJudge | None) -> None:
         super().__init__(terms)
+        self._stream = stream
         self._size = 0
         self._parts: list[bytes] = []
 
@@ -105,6 +109,9 @@ class DocumentJudge(Judge):
             return self._verdict(Reason.TOO_LARGE, None)
         body = b"".join(self._parts)
         self._parts.clear()
+        if self._stream is not None and _look(body).startswith(_STREAM_STARTS):
+            self._stream.feed(body)
+            return self._stream.end(transport_whole=transport_whole)
         return self._judge(body, transport_whole)
 
     def _judge(self, body: bytes, transport_whole: bool) -> Verdict:
@@ -118,23 +125,17 @@ class DocumentJudge(Judge):
 
 
 class TextJudge(DocumentJudge):
-    """Text, or a body of no told type: its look says whether it is a document, a stream or neither.
+    """Text, or a body of no told type: its look says whether it is a document.
 
-    ``stream``: the judge for a stream, if one was asked for. ``typed``: the head says that it is text, which may
-    be empty.
+    ``typed``: the head says that it is text, which may be empty.
     """
 
     def __init__(self, terms: Terms, stream: StreamJudge | None, *, typed: bool) -> None:
-        super().__init__(terms)
-        self._stream = stream
+        super().__init__(terms, stream)
         self._typed = typed
 
     def _judge(self, body: bytes, transport_whole: bool) -> Verdict:
-        look = body[:64].lstrip()
-        if self._stream is not None and look.startswith(_STREAM_STARTS):
-            self._stream.feed(body)
-            return self._stream.end(transport_whole=transport_whole)
-        if look.startswith(_DOCUMENT_STARTS):
+        if _look(body).startswith(_DOCUMENT_STARTS):
             verdict = super()._judge(body, transport_whole)
             if verdict.whole:
                 return verdict
@@ -200,9 +201,14 @@ class StreamJudge(Judge):
     def _unframed(self) -> Verdict:
         """No event at all: nothing, comments, or a document that says it is a stream. None of them is kept."""
         body = self._splitter.pending
-        if body[:64].lstrip().startswith(_DOCUMENT_STARTS):
+        if _look(body).startswith(_DOCUMENT_STARTS):
             try:
                 return Verdict(reason_in(orjson.loads(body)) or Reason.INCOMPLETE, True)
             except ValueError:
                 pass
         return Verdict(Reason.INCOMPLETE, False if self._progress.known else None)
+
+
+def _look(body: bytes) -> bytes:
+    """The start of a body, by which its kind can be told."""
+    return body[:64].lstrip()

@@ -36,10 +36,10 @@ class Rules:
         kind = _essence(head)
         if kind == b"text/event-stream":
             return StreamJudge(terms, progress_of(api_of(path), facts.choices))
+        stream = StreamJudge(terms, progress_of(api_of(path), facts.choices)) if facts.stream else None
         if _is_json(kind):
-            return DocumentJudge(terms)
+            return DocumentJudge(terms, stream)
         if kind in _UNTOLD or kind.startswith(b"text/"):
-            stream = StreamJudge(terms, progress_of(api_of(path), facts.choices)) if facts.stream else None
             return TextJudge(terms, stream, typed=kind not in _UNTOLD)
         return OpaqueJudge(terms)
 

@@ -109,17 +109,17 @@ class Splitter:
         return events
 
     def _any_event(self, data: bytes, pos: int, lf_only: bool, events: list[Event]) -> int:
-        """The event at ``pos``, whatever its lines and line ends; returns the index behind it, or the end."""
-        text = _TEXT.search(data, pos)  # behind blank lines, which between events mean nothing
-        if text is None:
-            return len(data)
-        at = _pair(data, text.start(), lf_only)
+        """Pass the event or blank lines at ``pos``, whatever the line ends; returns the index behind, or the end."""
+        if data[pos] in _EOL:  # blank lines between events mean nothing
+            text = _TEXT.search(data, pos)
+            return len(data) if text is None else text.start()
+        at = _pair(data, pos, lf_only)
         if at < 0:
             self._inside = True
-            self._grow(data[text.start() :])
+            self._grow(data[pos:])
             return len(data)
         end = _behind_pair(data, at)
-        self._dispatch(data[text.start() : at], self.offset - len(data) + end, events)
+        self._dispatch(data[pos:at], self.offset - len(data) + end, events)
         return end
 
     def _behind_bom(self, data: bytes) -> bytes:
@@ -142,7 +142,8 @@ class Splitter:
 
     def _resume(self, data: bytes, events: list[Event]) -> int:
         """Go on inside the open event; returns the index in ``data`` behind it, or the end."""
-        at = _pair(bytes((self._last,)) + data, 0, lf_only=False)
+        joint = bytes((self._last,)) + data
+        at = _pair(joint, 0, lf_only=b"\r" not in joint)
         if at < 0:
             self._grow(data)
             return len(data)
