@@ -55,6 +55,7 @@ class Link(ResponseHandler):
         self.on_writable: Callable[[], None] | None = None
         self._acked_before: int | None = None
         self._acked_at_loss: int | None = None
+        self._peer_finished = False
 
     def __repr__(self) -> str:
         return f"Link(used={self.used}, connected={self.is_connected()})"
@@ -66,8 +67,12 @@ class Link(ResponseHandler):
 
     @property
     def untouched(self) -> bool:
-        """Proof that the peer's kernel took no byte of the current request: it can not have been processed."""
-        return self._acked_before is not None and self._acked_at_loss == self._acked_before
+        """Proof that the peer's kernel took no byte of the current request: it can not have been processed.
+
+        Only a FIN proves it: it brings the peer's last acknowledgement. After a RST the count is no proof, because the peer may
+        have read the request with its (delayed) acknowledgement still to come.
+        """
+        return self._peer_finished and self._acked_before is not None and self._acked_at_loss == self._acked_before
 
     @property
     def write_paused(self) -> bool:
@@ -89,6 +94,10 @@ class Link(ResponseHandler):
         super().resume_writing()
         if self.on_writable is not None:
             self.on_writable()
+
+    def eof_received(self) -> None:
+        self._peer_finished = True
+        super().eof_received()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._acked_at_loss = bytes_acked(self.transport)
