@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from hashlib import sha256
+from typing import Generic, TypeVar
 
 from soloflight.core.fingerprint import Document, encode, read_body
 from soloflight.core.multipart import Form, Part
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 ENTRY_COST = 1000
 """Bytes that an entry costs whatever its body: key, dictionary slot, document, digest."""
@@ -20,6 +24,24 @@ MARK_COSTS = {b"{": 250, b"[": 100, b":": 80, b",": 80}
 
 PART_COST = 800
 PART_FIELD_COST = 150
+
+
+class Memo(Generic[K, V]):
+    """The last ``max_entries`` verdicts, oldest first to go: for values that a key alone decides."""
+
+    def __init__(self, max_entries: int) -> None:
+        self._max_entries = max_entries
+        self._entries: dict[K, V] = {}
+        self.get = self._entries.get
+
+    def __repr__(self) -> str:
+        return f"Memo({len(self._entries)}/{self._max_entries})"
+
+    def put(self, key: K, value: V) -> None:
+        """Remember ``value``."""
+        if len(self._entries) >= self._max_entries:
+            del self._entries[next(iter(self._entries))]
+        self._entries[key] = value
 
 
 class BodyMemo:

@@ -5,15 +5,18 @@ Decisions only, no IO. ``Plan`` is what the head says; ``Admission.decide`` adds
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hmac
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 
 from soloflight.core.answer import AnswerRules, Facts
 from soloflight.core.coding import decode_body
 from soloflight.core.control import NONE_FRESH, Control, read_control
-from soloflight.core.fields import Forwarding, Outgoing, outgoing
+from soloflight.core.errors import Code, fail
+from soloflight.core.fields import CREDENTIAL_FORMS, Forwarding, Outgoing, outgoing
 from soloflight.core.fingerprint import Document, content_type, flight_key, request_scope
-from soloflight.core.memo import BodyMemo
+from soloflight.core.memo import BodyMemo, Memo
 from soloflight.core.request import Request
 from soloflight.core.stage import Stage, Stages
 from soloflight.flow.flights import Call
@@ -24,6 +27,13 @@ from soloflight.ports import Fingerprinter
 CONDITIONAL = frozenset(
     {b"range", b"if-match", b"if-none-match", b"if-modified-since", b"if-unmodified-since", b"if-range"}
 )
+
+
+# Memos hold what is small and comes again: heads and bodies up to these sizes, this many of each.
+MEMO_HEAD = 4 * 1024
+MEMO_BODY = 16 * 1024
+PLANS = 4096
+VERDICTS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,64 +55,107 @@ class Alone:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, frozen=True, slots=True)
 class Plan:
-    """What the head alone decides: a candidate for sharing, whose body must be read next."""
+    """What the head alone decides. ``alone`` is set where the body can not change that; else it must be read next.
+
+    ``withhold`` names the fields (lower case) that carried the proxy's own client key; ``upgrade`` is the protocol that a
+    websocket handshake asks for.
+    """
 
     request: Request
     control: Control
     withhold: frozenset[bytes]
+    alone: Alone | None = None
+    upgrade: bytes | None = None
+
+    def out(self, alone: Alone, length: int | None) -> Outgoing:
+        """The upstream request for a call of its own; ``length`` of the body, None if not known."""
+        return outgoing(
+            self.request, alone.target.forwarding, length=length, upgrade=self.upgrade, withhold=self.withhold
+        )
 
 
 class Admission:
-    """The rules that turn requests into calls; rebuilt as a whole when the configuration is read again."""
+    """The rules that turn requests into calls; rebuilt as a whole, memos and all, when the configuration is read again."""
 
-    def __init__(self, stages: Stages, targets: Mapping[str, Target], plugins: Plugins, scope_key: bytes) -> None:
+    def __init__(
+        self,
+        stages: Stages,
+        targets: Mapping[str, Target],
+        plugins: Plugins,
+        scope_key: bytes,
+        client_keys: Sequence[bytes] = (),
+    ) -> None:
         self.stages = stages
         self._targets = targets
         self._plugins = plugins
         self._scope_key = scope_key
-        self._memo = BodyMemo()
+        self._client_keys = client_keys
+        self._bodies = BodyMemo()
+        self._plans: Memo[Request, Plan] = Memo(PLANS)
+        self._verdicts: Memo[tuple[Plan, bytes], Call | Alone] = Memo(VERDICTS)
         self._fingerprinters: dict[str, Fingerprinter] = {s.name: plugins.fingerprinter(s) for s in stages}
         self._rules: dict[str, AnswerRules] = {s.name: plugins.answer_rules(s) for s in stages}
 
     def __repr__(self) -> str:
         return f"Admission({self.stages!r})"
 
-    def plan(self, request: Request, withhold: frozenset[bytes]) -> Plan | Alone:
-        """Judge the head. Raises ``bad_request`` for malformed control fields."""
+    def plan(self, request: Request) -> Plan:
+        """Judge the head. Raises ``unauthorized``, and ``bad_request`` for malformed control fields."""
+        plan = self._plans.get(request)
+        if plan is None:
+            plan = self._plan(request)
+            if sum(len(name) + len(value) for name, value in request.fields) <= MEMO_HEAD:
+                self._plans.put(request, plan)
+        return plan
+
+    def _plan(self, request: Request) -> Plan:
+        withhold = client_key(request, self._client_keys)
         control = read_control(request)
         chosen = self.stages.chosen(control.stage) if control.stage is not None else None
-        if not self._candidate(request, chosen):
-            stage = chosen or self._choose(request, None)
-            return self.alone(stage, "route")
-        return Plan(request, control, withhold)
+        upgrade = upgrade_of(request)
+        alone: Alone | None = None
+        if upgrade is not None or not self._candidate(request, chosen):
+            reason = "upgrade" if upgrade else "route" if request.method in ("GET", "POST") else "method"
+            alone = self.alone(chosen or self._choose(request, None), reason)
+        return Plan(request, control, withhold, alone, upgrade)
 
     def alone(self, stage: Stage, reason: str) -> Alone:
         """The verdict that a request of ``stage`` goes alone."""
         return Alone(stage, self._targets[stage.upstream], reason)
 
-    def stage_of(self, plan: Plan) -> Stage:
-        """The stage of a request whose body is not looked at."""
+    def too_large(self, plan: Plan) -> Alone:
+        """The verdict for a body too large to be looked at."""
         chosen = self.stages.chosen(plan.control.stage) if plan.control.stage is not None else None
-        return chosen or self._choose(plan.request, None)
+        return self.alone(chosen or self._choose(plan.request, None), "body")
 
-    def decide(self, plan: Plan, body: bytes, decoded_limit: int, request_id: str) -> Call | Alone:
+    def decide(self, plan: Plan, body: bytes, decoded_limit: int) -> Call | Alone:
         """Judge the whole request. Raises ``bad_request`` or ``body_too_large`` for a coded body that can not be read."""
+        if len(body) > MEMO_BODY:
+            return self._decide(plan, body, decoded_limit)
+        key = (plan, sha256(body).digest())
+        verdict = self._verdicts.get(key)
+        if verdict is None:
+            verdict = self._decide(plan, body, decoded_limit)
+            self._verdicts.put(key, verdict)
+        return verdict
+
+    def _decide(self, plan: Plan, body: bytes, decoded_limit: int) -> Call | Alone:
         request, control = plan.request, plan.control
-        coding = request.get(b"content-encoding")
-        plain = decode_body(b", ".join(request.all(b"content-encoding")), body, decoded_limit) if coding else body
-        if plain is None:
-            return self.alone(self.stage_of(plan), "coding")
-        document = self._memo.read(content_type(request), plain)
+        codings = b", ".join(request.all(b"content-encoding"))
+        plain = decode_body(codings, body, decoded_limit) if codings else body
         chosen = self.stages.chosen(control.stage) if control.stage is not None else None
+        if plain is None:
+            return self.alone(chosen or self._choose(request, None), "coding")
+        document = self._bodies.read(content_type(request), plain)
         stage = chosen or self._choose(request, document.value)
-        if stage.allow_client_control is False:
+        if not stage.allow_client_control:
             control = _without_wishes(control)
         facts = self._fingerprinters[stage.name].facts(request.path, document.value)
         if (reason := _alone_reason(request, control)) is not None:
             return self.alone(stage, reason)
-        return self._call(plan, control, stage, facts, document, body, request_id)
+        return self._call(plan, control, stage, facts, document, body)
 
     def _call(
         self,
@@ -112,7 +165,6 @@ class Admission:
         facts: Facts,
         document: Document,
         body: bytes,
-        request_id: str,
     ) -> Call | Alone:
         request, target = plan.request, self._targets[stage.upstream]
         named = control.idempotency_key is not None
@@ -132,9 +184,10 @@ class Admission:
         return Call(
             key=key.text,
             payload=key.payload,
+            request=request,
             stage=stage,
             path=request.path,
-            out=self._outgoing(request, target, body, plan.withhold),
+            out=outgoing(request, target.forwarding, length=len(body), identity=True, withhold=plan.withhold),
             body=body,
             facts=facts,
             rules=self._rules[stage.name],
@@ -143,11 +196,7 @@ class Admission:
             retention_s=retention_s,
             share=share,
             may_own=not control.only_if_cached,
-            request_id=request_id,
         )
-
-    def _outgoing(self, request: Request, target: Target, body: bytes, withhold: frozenset[bytes]) -> Outgoing:
-        return outgoing(request, target.forwarding, length=len(body), identity=True, withhold=withhold)
 
     def _candidate(self, request: Request, chosen: Stage | None) -> bool:
         """Whether the route may be shared: by an API's rules, or because a stage's ``match`` names it (contract section 3)."""
@@ -171,6 +220,35 @@ class Admission:
             return stage
         model = value.get("model") if value else None
         return self.stages.match(request.method, request.path, model if isinstance(model, str) else None)
+
+
+def client_key(request: Request, keys: Sequence[bytes]) -> frozenset[bytes]:
+    """Names (lower case) of the fields that carried one of the proxy's ``keys``; they must not leave it.
+
+    Raises ``unauthorized`` where keys are set and none was given. Every comparison takes constant time.
+    """
+    if not keys:
+        return frozenset()
+    carried: set[bytes] = set()
+    for name, value in request.fields:
+        lower = name.lower()
+        if lower in CREDENTIAL_FORMS:
+            scheme, _, token = value.partition(b" ")
+            given = token.strip() if scheme.lower() == b"bearer" and token else value.strip()
+            if sum(hmac.compare_digest(given, key) for key in keys):  # all are compared, whichever matches
+                carried.add(lower)
+    if not carried:
+        raise fail(Code.UNAUTHORIZED, "this proxy needs a client key")
+    return frozenset(carried)
+
+
+def upgrade_of(request: Request) -> bytes | None:
+    """The protocol of a websocket handshake; other upgrades are not passed on (they would need rules of their own)."""
+    value = request.get(b"upgrade")
+    if value is None or value.strip().lower() != b"websocket":
+        return None
+    tokens = b",".join(request.all(b"connection")).split(b",")
+    return value.strip() if b"upgrade" in (token.strip().lower() for token in tokens) else None
 
 
 def _alone_reason(request: Request, control: Control) -> str | None:

@@ -17,6 +17,7 @@ from soloflight.core.errors import Code, Fault
 from soloflight.core.fields import Outgoing
 from soloflight.core.frames import End
 from soloflight.core.log import Log
+from soloflight.core.request import Request
 from soloflight.core.stage import Stage
 from soloflight.flow.memory import Memory
 from soloflight.flow.upstream import Upstream
@@ -32,6 +33,7 @@ class Call:
     """
 
     key: str
+    request: Request
     stage: Stage
     path: str
     out: Outgoing
@@ -44,7 +46,6 @@ class Call:
     payload: str = ""
     share: bool = True
     may_own: bool = True
-    request_id: str = ""
 
 
 @dataclass(eq=False, slots=True)

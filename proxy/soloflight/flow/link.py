@@ -53,17 +53,44 @@ class Link(ResponseHandler):
         self.relay: Callable[[bytes], None] | None = None
         self.on_lost: Callable[[], None] | None = None
         self.on_writable: Callable[[], None] | None = None
+        self._tls = False
+        self._written = 0
         self._acked_before: int | None = None
         self._acked_at_loss: int | None = None
+        self._acked_at_start: int | None = None
         self._peer_finished = False
 
     def __repr__(self) -> str:
         return f"Link(used={self.used}, connected={self.is_connected()})"
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._tls = transport.get_extra_info("sslcontext") is not None
+        self._acked_at_start = bytes_acked(transport)
+
     def begin_request(self) -> None:
-        """Note what the peer had acknowledged before the next request is written."""
+        """Note how many bytes the peer has, or will have, acknowledged before the next request is written.
+
+        On a plain connection that is what was written so far: answers came to all of it. Under TLS the kernel counts records.
+        """
         self.used += 1
-        self._acked_before = bytes_acked(self.transport)
+        if self._tls:
+            self._acked_before = bytes_acked(self.transport)
+        elif self._acked_at_start is not None:
+            self._acked_before = self._acked_at_start + self._written
+
+    def write(self, data: bytes) -> None:
+        """Write bytes of a request. Raises ConnectionResetError once the connection is lost."""
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError
+        self._written += len(data)
+        transport.write(data)
+
+    async def drain(self) -> None:
+        """Wait until the transport takes more; the caller bounds it. Raises OSError or ClientError once the connection is lost."""
+        if self._paused:
+            await self._drain_helper()
 
     @property
     def untouched(self) -> bool:

@@ -94,13 +94,13 @@ class Node:
         return await self._tasks.wait_idle(timeout_s)
 
     async def listen(self, call: Call) -> Listener:
-        """A listener for ``call``: a replay, a seat at a running flight, or the first seat of a new one.
+        """A listener for ``call``: a seat at a running flight, a replay from here, or the first seat of a new flight.
 
         Raises GoAlone, and ``idempotency_mismatch``.
         """
         while True:
-            if (replayed := self._replay(call)) is not None:
-                return replayed
+            if (found := self.replay(call)) is not None:
+                return self._replayed(found)
             flight = self.flights.get(call.key) if call.share else None
             if flight is None:
                 return self._launch(call)
@@ -115,14 +115,16 @@ class Node:
             else:
                 return self._join(flight, call)
 
-    def _replay(self, call: Call) -> Listener | None:
-        """The answer from this process's own memory."""
+    def replay(self, call: Call) -> Replay | None:
+        """The answer from this process's own memory. Raises ``idempotency_mismatch``."""
         if call.fresh_s == NONE_FRESH:
             return None
         found = self._around.replays.get(call.stage, call.key, call.fresh_s)
-        if found is None:
-            return None
-        _same_payload(found.payload, call)
+        if found is not None:
+            _same_payload(found.payload, call)
+        return found
+
+    def _replayed(self, found: Replay) -> Listener:
         now = time.monotonic()
         return Listener(
             role=Role.REPLAY,

@@ -78,7 +78,8 @@ class Owner:
         loop = asyncio.get_running_loop()
         stage = self._call.stage
         try:
-            async with Patience(stage.first_byte_timeout, loop.time() + stage.flight_deadline) as patience:
+            bounds = (stage.first_byte_timeout, loop.time() + stage.flight_deadline, stage.progress_timeout)
+            async with Patience(*bounds) as patience:
                 exchange = await self._call.upstream.send(self._call.out, self._call.body)
                 try:
                     return await self._record(exchange, patience)

@@ -12,9 +12,11 @@ class Patience:
     ``progress`` only stores the time; the timer looks at it when it fires.
     """
 
-    def __init__(self, limit_s: float, deadline: float) -> None:
+    def __init__(self, limit_s: float, deadline: float, shortest_s: float | None = None) -> None:
+        """``shortest_s``: the shortest limit that ``progress`` will set later, so that the timer never has to be moved nearer."""
         self._loop = asyncio.get_running_loop()
         self._limit = limit_s
+        self._first_look_s = limit_s if shortest_s is None else min(limit_s, shortest_s)
         self._deadline = deadline
         self._last = self._loop.time()
         self._bound = asyncio.timeout(None)
@@ -31,24 +33,19 @@ class Patience:
     def progress(self, limit_s: float | None = None) -> None:
         """Something came; from now on ``limit_s`` (default: as before) is the longest silence."""
         self._last = self._loop.time()
-        if limit_s is not None and limit_s != self._limit:
+        if limit_s is not None:
             self._limit = limit_s
-            self._arm()
-
-    def _arm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(self.due, self._look)
 
     def _look(self) -> None:
-        if self._loop.time() >= self.due:
+        due = self.due
+        if self._loop.time() >= due:
             self._bound.reschedule(self._loop.time())
         else:
-            self._arm()
+            self._timer = self._loop.call_at(due, self._look)
 
     async def __aenter__(self) -> Patience:
         await self._bound.__aenter__()
-        self._arm()
+        self._timer = self._loop.call_at(min(self._last + self._first_look_s, self._deadline), self._look)
         return self
 
     async def __aexit__(

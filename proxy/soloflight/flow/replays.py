@@ -12,9 +12,9 @@ from soloflight.core.stage import Stage
 from soloflight.flow.memory import Memory
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Replay:
-    """One kept answer. Times are seconds on the process's monotonic clock."""
+    """One kept answer. Times are seconds on the process's monotonic clock; ``form`` is the door's own prepared form of it."""
 
     recording: Recording
     flight: str
@@ -23,6 +23,7 @@ class Replay:
     expires: float
     local_until: float
     payload: str = ""
+    form: object = None
 
 
 class Replays:

@@ -34,6 +34,7 @@ DNS_TTL_S = 30
 QUEUE_S = 10.0
 HEAD_LIMIT = 256 * 1024
 READ_BUFFER = 256 * 1024
+ONE_WRITE = 64 * 1024
 
 
 class UpstreamError(Exception):
@@ -200,17 +201,19 @@ class Exchange:
 
     def write(self, head: bytes, body: bytes | AsyncIterator[bytes], uploads: Tasks) -> None:
         """Write the request; an iterator body is pumped by a task while the answer may already come."""
-        transport = self.link.transport
-        if transport is None:
-            raise UpstreamError(Code.UPSTREAM_UNREACHABLE, "the upstream closed the connection", unprocessed=True)
         self.link.begin_request()
-        if isinstance(body, bytes):
-            transport.write(head + body if len(body) < 65536 else head)
-            if len(body) >= 65536:
-                transport.write(body)
-        else:
-            transport.write(head)
-            self._upload = uploads.spawn(self._pump(body), "upload")
+        try:
+            if isinstance(body, bytes) and len(body) <= ONE_WRITE:
+                self.link.write(head + body)
+                return
+            self.link.write(head)
+            if isinstance(body, bytes):
+                self.link.write(body)
+                return
+        except OSError:
+            text = "the upstream closed the connection"
+            raise UpstreamError(Code.UPSTREAM_UNREACHABLE, text, unprocessed=True) from None
+        self._upload = uploads.spawn(self._pump(body), "upload")
 
     async def _pump(self, body: AsyncIterator[bytes]) -> None:
         """Stream a request body. If it breaks off, so does the upstream connection: half an upload never looks whole."""
@@ -230,12 +233,9 @@ class Exchange:
             self.abort()
 
     async def _write_body(self, data: bytes) -> None:
-        transport = self.link.transport
-        if transport is None or transport.is_closing():
-            raise _UpstreamGone
-        transport.write(data)
         try:
-            await self.link._drain_helper()
+            self.link.write(data)
+            await self.link.drain()
         except (ClientError, OSError):
             raise _UpstreamGone from None
 

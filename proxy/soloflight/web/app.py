@@ -26,6 +26,7 @@ from soloflight.web.admin import admin_app
 from soloflight.web.connection import Door
 from soloflight.web.handlers import Front, Limits, State
 from soloflight.web.logs import AccessLog
+from soloflight.web.recognise import Recogniser
 from soloflight.web.targets import close_all, open_all, targets
 
 log = logging.getLogger("soloflight")
@@ -67,13 +68,15 @@ class App:
         await open_all(all_targets.values())
         self._stack.push_async_callback(close_all, all_targets.values())
         scope_key = settings.server.scope_key.get_secret_value().encode() or await coordinator.scope_key()
-        admission = Admission(configured_stages(settings), all_targets, plugins, scope_key)
-        self.front = Front(node, admission, _limits(settings), _client_keys(settings), emit, self.state)
+        admission = Admission(configured_stages(settings), all_targets, plugins, scope_key, _client_keys(settings))
+        recogniser = Recogniser(replays, time.monotonic)
+        self.front = Front(node, admission, recogniser, _limits(settings), emit, self.state)
         await self._listen(settings, self.front)
 
     async def _listen(self, settings: Settings, front: Front) -> None:
         trusted = [ip_network(network) for network in settings.server.trusted_proxies]
         self._door = Door(front.handle, header_timeout_s=settings.server.header_timeout, trusted=trusted)
+        self._door.recognised = front.recognised
         where = await self._bind(self._door, settings.server.public)
         log.info(
             "listening on %s, upstream %s, backend %s", where, settings.upstream.url, settings.coordination.backend

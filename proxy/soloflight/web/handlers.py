@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 
@@ -17,11 +17,13 @@ from soloflight.core.request import Request
 from soloflight.flow.admit import Admission, Alone, Plan
 from soloflight.flow.flights import Call
 from soloflight.flow.node import GoAlone, Node
-from soloflight.ports import Event, RequestEnded
-from soloflight.web.connection import ClientGone, Sent
+from soloflight.flow.replays import Replay
+from soloflight.ports import Event, RequestEnded, Role
+from soloflight.web.connection import ClientGone, Connection, sent
 from soloflight.web.health import HEALTH_PATHS, health_answer
-from soloflight.web.read import BodyReader, client_key, client_of, connection_of, read_request
-from soloflight.web.relay import Relay, upgrade_of
+from soloflight.web.read import BodyReader, client_of, connection_of, read_request
+from soloflight.web.recognise import Recogniser
+from soloflight.web.relay import Relay
 from soloflight.web.respond import Delivery, Responder
 from soloflight.web.wire import Client, error_answer
 
@@ -64,25 +66,25 @@ class Visit:
 
 
 class Front:
-    """Answers every request of the public listener. ``admission`` is replaced as a whole on reload."""
+    """Answers every request of the public listener. ``admission`` is replaced as a whole on reload, ``recogniser`` with it."""
 
     def __init__(
         self,
         node: Node,
         admission: Admission,
+        recogniser: Recogniser,
         limits: Limits,
-        client_keys: Sequence[bytes],
         emit: Callable[[Event], None],
         state: State,
     ) -> None:
         self._node = node
         self._limits = limits
-        self._client_keys = client_keys
         self._emit = emit
         self._state = state
         self._numbers = count(1)
         self._doing: set[Visit] = set()
         self.admission = admission
+        self.recogniser = recogniser
 
     def __repr__(self) -> str:
         return f"Front({self._node!r})"
@@ -97,19 +99,37 @@ class Front:
         for visit in list(self._doing):
             connection_of(visit.raw).abort()
 
+    def recognised(self, block: bytes, connection: Connection) -> bytes | None:
+        """The whole answer for a block that is, byte for byte, a request admitted before; None: it takes the long way."""
+        if self._state.draining:
+            return None
+        found = self.recogniser.find(block, trusted=connection.trusted_peer)
+        if found is None:
+            return None
+        call, replay, form = found
+        began = time.monotonic()
+        request_id = self._next_id()
+        answer = form.whole(request_id, began - replay.sealed, max(0.0, replay.expires - began))
+        if answer is not None:
+            delivery = _replay_delivery(replay, began)
+            request = call.request
+            self._emit(
+                _event(request_id, call.stage.name, delivery, began, request.method, request.path, connection.peer)
+            )
+        return answer
+
     async def handle(self, raw: BaseRequest) -> StreamResponse:
         """One request, from its head to the event that tells of it."""
         began = time.monotonic()
-        request_id = f"{self._node.id}-{next(self._numbers):x}"
         client = client_of(raw, draining=self._state.draining)
-        visit = Visit(raw, client, request_id)
+        visit = Visit(raw, client, self._next_id())
         self._doing.add(visit)
         try:
             visit.request = request = read_request(raw)
-            if request.path in HEALTH_PATHS:
+            if request.target.startswith("/_soloflight/") and request.path in HEALTH_PATHS:
                 connection_of(raw).send(health_answer(request.path, self._state, client))
-                return Sent(keep_alive=client.keep_alive)
-            delivery = await self._serve(visit)
+                return sent(keep_alive=client.keep_alive)
+            delivery = await self._serve(visit, request)
         except SoloflightError as error:
             delivery = self._refuse(visit, error)
         except ClientGone:
@@ -120,38 +140,39 @@ class Front:
         finally:
             self._doing.discard(visit)
         self._tell(visit, delivery, began)
-        return Sent(keep_alive=delivery.keep_alive)
+        return sent(keep_alive=delivery.keep_alive)
 
-    async def _serve(self, visit: Visit) -> Delivery:
-        """Known to the proxy? Then plan by the head, read the body if it may be shared, and admit."""
-        request, admission = visit.request, self.admission
-        assert request is not None
-        withhold = client_key(request, self._client_keys)
-        plan = admission.plan(request, withhold)
-        body = BodyReader(visit.raw, self._limits.max_body, self._limits.body_timeout_s)
-        if isinstance(plan, Alone) or upgrade_of(request) is not None:
-            alone = plan if isinstance(plan, Alone) else admission.alone(admission.stage_of(plan), "upgrade")
-            return await self._alone(visit, alone, withhold, body)
-        whole = await body.whole(self._limits.max_shared_body)
+    async def _serve(self, visit: Visit, request: Request) -> Delivery:
+        """Plan by the head, read the body if it may be shared, and admit."""
+        limits = self._limits
+        body = BodyReader(visit.raw, limits.max_body, limits.body_timeout_s)
+        plan = self.admission.plan(request)
+        whole = body.ready()
+        if plan.alone is not None:
+            return await self._alone(visit, plan, plan.alone, body if whole is None else whole)
         if whole is None:
-            return await self._alone(visit, admission.alone(admission.stage_of(plan), "body"), withhold, body)
-        verdict = admission.decide(plan, whole, self._limits.max_shared_body, visit.request_id)
+            whole = await body.whole(limits.max_shared_body)
+        if whole is None:
+            return await self._alone(visit, plan, self.admission.too_large(plan), body)
+        verdict = self.admission.decide(plan, whole, limits.max_shared_body)
         if isinstance(verdict, Alone):
-            return await self._alone(visit, verdict, withhold, whole)
-        return await self._shared(visit, plan, verdict, whole)
+            return await self._alone(visit, plan, verdict, whole)
+        return await self._shared(visit, plan, verdict)
 
-    async def _shared(self, visit: Visit, plan: Plan, call: Call, body: bytes) -> Delivery:
-        """Join, replay or begin a flight and read its log."""
+    async def _shared(self, visit: Visit, plan: Plan, call: Call) -> Delivery:
+        """Replay, join or begin a flight and read its log."""
         visit.stage = call.stage.name
+        connection, client = connection_of(visit.raw), visit.client
+        if connection.block and client.http11 and client.keep_alive:
+            self.recogniser.learn(connection.block, call, trusted=connection.trusted_peer)
         try:
             listener = await self._node.listen(call)
         except GoAlone as alone:
-            verdict = self.admission.alone(call.stage, alone.reason)
-            return await self._alone(visit, verdict, plan.withhold, body)
+            return await self._alone(visit, plan, self.admission.alone(call.stage, alone.reason), call.body)
         listener.refresh = plan.control.fresh_s == NONE_FRESH
         responder = Responder(
-            connection_of(visit.raw),
-            visit.client,
+            connection,
+            client,
             visit.request_id,
             self._limits.write_timeout_s,
             lambda code, message: call.rules.error_event(call.path, code, message),
@@ -159,17 +180,13 @@ class Front:
         visit.delivery = responder.delivery
         return await responder.follow(listener)
 
-    async def _alone(
-        self, visit: Visit, alone: Alone, withhold: frozenset[bytes], body: BodyReader | bytes
-    ) -> Delivery:
+    async def _alone(self, visit: Visit, plan: Plan, alone: Alone, body: BodyReader | bytes) -> Delivery:
         visit.stage = alone.stage.name
-        assert visit.request is not None
         relay = Relay(
             connection_of(visit.raw),
             visit.client,
-            visit.request,
+            plan,
             alone,
-            withhold=withhold,
             request_id=visit.request_id,
             write_timeout_s=self._limits.write_timeout_s,
         )
@@ -186,24 +203,38 @@ class Front:
         return Delivery(status=fault.code.status, code=fault.code, first_byte=time.monotonic(), keep_alive=keep_alive)
 
     def _tell(self, visit: Visit, delivery: Delivery, began: float) -> None:
-        now = time.monotonic()
         request = visit.request
-        self._emit(
-            RequestEnded(
-                request_id=visit.request_id,
-                stage=visit.stage,
-                role=delivery.role,
-                status=delivery.status,
-                flight=delivery.flight,
-                reason=delivery.reason,
-                code=delivery.code,
-                sent=delivery.sent,
-                first_byte_s=max(0.0, delivery.first_byte - began),
-                duration_s=now - began,
-                cut=delivery.cut,
-                upstream_id=delivery.upstream_id,
-                method=visit.raw.method,
-                path=request.path if request is not None else "",
-                peer=request.peer if request is not None else "",
-            )
-        )
+        path, peer = (request.path, request.peer) if request is not None else ("", "")
+        self._emit(_event(visit.request_id, visit.stage, delivery, began, visit.raw.method, path, peer))
+
+    def _next_id(self) -> str:
+        return f"{self._node.id}-{next(self._numbers):x}"
+
+
+def _replay_delivery(replay: Replay, now: float) -> Delivery:
+    head = replay.recording.head
+    return Delivery(
+        status=head.status, role=Role.REPLAY, flight=replay.flight, sent=replay.recording.size, first_byte=now
+    )
+
+
+def _event(
+    request_id: str, stage: str, delivery: Delivery, began: float, method: str, path: str, peer: str
+) -> RequestEnded:
+    return RequestEnded(
+        request_id=request_id,
+        stage=stage,
+        role=delivery.role,
+        status=delivery.status,
+        flight=delivery.flight,
+        reason=delivery.reason,
+        code=delivery.code,
+        sent=delivery.sent,
+        first_byte_s=max(0.0, delivery.first_byte - began),
+        duration_s=time.monotonic() - began,
+        cut=delivery.cut,
+        upstream_id=delivery.upstream_id,
+        method=method,
+        path=path,
+        peer=peer,
+    )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import cast
 
 from aiohttp import ClientError
@@ -12,11 +11,11 @@ from aiohttp.web_protocol import RequestPayloadError
 from aiohttp.web_request import BaseRequest
 
 from soloflight.core.errors import Code, fail
-from soloflight.core.fields import CREDENTIAL_FORMS
 from soloflight.core.request import Request
 from soloflight.web.connection import ClientGone, Connection
 from soloflight.web.wire import Client
 
+READY_LIMIT = 64 * 1024
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -58,27 +57,6 @@ def client_of(raw: BaseRequest, *, draining: bool) -> Client:
     return Client(raw.method, http11, raw.keep_alive and not draining)
 
 
-def client_key(request: Request, keys: Sequence[bytes]) -> frozenset[bytes]:
-    """Names (lower case) of the fields that carried one of the proxy's ``keys``; they must not leave it.
-
-    Raises ``unauthorized`` where keys are set and none was given. Every comparison takes constant time.
-    """
-    if not keys:
-        return frozenset()
-    carried: set[bytes] = set()
-    for name, value in request.fields:
-        lower = name.lower()
-        if lower not in CREDENTIAL_FORMS:
-            continue
-        scheme, _, token = value.partition(b" ")
-        given = token.strip() if scheme.lower() == b"bearer" and token else value.strip()
-        if sum(hmac.compare_digest(given, key) for key in keys):  # all are compared, whichever matches
-            carried.add(lower)
-    if not carried:
-        raise fail(Code.UNAUTHORIZED, "this proxy needs a client key")
-    return frozenset(carried)
-
-
 class BodyReader:
     """Reads one request body. ``limit`` in bytes; ``silence_s`` is the longest wait for the next byte."""
 
@@ -95,6 +73,15 @@ class BodyReader:
 
     def __repr__(self) -> str:
         return f"BodyReader(read={self._read}, length={self.length})"
+
+    def ready(self) -> bytes | None:
+        """The whole body, if it is here already and not large; else None, and nothing is lost."""
+        content = self._raw.content
+        if self.length == 0:
+            return b""
+        if not content.is_eof() or content.total_bytes > min(READY_LIMIT, self._limit) or content.exception():
+            return None
+        return content.read_nowait(-1)
 
     async def whole(self, limit: int) -> bytes | None:
         """The whole body, or None where it is larger than ``limit``: then it can still be streamed from its first byte."""

@@ -7,9 +7,7 @@ import time
 from collections.abc import AsyncIterator
 
 from soloflight.core.errors import Code, SoloflightError, fail
-from soloflight.core.fields import outgoing
-from soloflight.core.request import Request
-from soloflight.flow.admit import Alone
+from soloflight.flow.admit import Alone, Plan
 from soloflight.flow.patience import Patience
 from soloflight.flow.upstream import Exchange, UpstreamError
 from soloflight.ports import Role
@@ -19,8 +17,6 @@ from soloflight.web.respond import Delivery
 from soloflight.web.tunnel import tunnel
 from soloflight.web.wire import Client, Marks, framing, head_bytes, marked
 
-WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "DELETE"})
-
 
 class Relay:
     """Carries one request to its upstream and the answer back. ``body`` is what was read of it already, or its reader."""
@@ -29,18 +25,16 @@ class Relay:
         self,
         connection: Connection,
         client: Client,
-        request: Request,
+        plan: Plan,
         alone: Alone,
         *,
-        withhold: frozenset[bytes],
         request_id: str,
         write_timeout_s: float,
     ) -> None:
         self._connection = connection
         self._client = client
-        self._request = request
+        self._plan = plan
         self._alone = alone
-        self._withhold = withhold
         self._request_id = request_id
         self._write_timeout_s = write_timeout_s
         self.delivery = Delivery(role=Role.BYPASS, reason=alone.reason)
@@ -48,13 +42,10 @@ class Relay:
     async def run(self, body: BodyReader | bytes) -> Delivery:
         """Relay the whole exchange. Raises SoloflightError while nothing was sent, ClientGone once the client left."""
         stage = self._alone.stage
-        upgrade = upgrade_of(self._request)
         length = len(body) if isinstance(body, bytes) else body.length
-        out = outgoing(
-            self._request, self._alone.target.forwarding, length=length, upgrade=upgrade, withhold=self._withhold
-        )
+        out = self._plan.out(self._alone, length)
         try:
-            async with Patience(stage.first_byte_timeout, math.inf) as patience:
+            async with Patience(stage.first_byte_timeout, math.inf, stage.progress_timeout) as patience:
                 source = body if isinstance(body, bytes) else b"" if length == 0 else _watched(body, patience)
                 exchange = await self._alone.target.upstream.send(out, source)
                 async with exchange:
@@ -120,17 +111,6 @@ class Relay:
     async def _cut(self, code: Code) -> None:
         self.delivery.cut, self.delivery.code, self.delivery.keep_alive = True, code, False
         await self._connection.reset()
-
-
-def upgrade_of(request: Request) -> bytes | None:
-    """The protocol of a websocket handshake; other upgrades are not passed on (they would need their own rules)."""
-    value = request.get(b"upgrade")
-    named = any(
-        token.strip().lower() == b"upgrade" for field in request.all(b"connection") for token in field.split(b",")
-    )
-    if value is None or not named or value.strip().lower() != b"websocket":
-        return None
-    return value.strip()
 
 
 async def _watched(body: BodyReader, patience: Patience) -> AsyncIterator[bytes]:
