@@ -114,6 +114,7 @@ LINES = [
         "[prices.m]\nin = 1",
         'prices.m.in: expected a known key (nearest: input), found the unknown key "in"',
     ),
+    ('"a\\nb" = 5', 'a\\nb: expected a known key (nearest: stage), found the unknown key "a\\nb"'),
     ("stage = 5", "stage: expected a list, found 5"),
     ("stage = [5]", "stage[0]: expected a table, found 5"),
     ("[[stage]]", "stage[0].name: expected a value, found nothing"),
@@ -202,6 +203,15 @@ def test_all_faults_are_told_at_once(faults: Any) -> None:
         "stage.a.upstream",
         "stage.a.heartbeat",
         "stage.a.heartbeat",
+    ]
+
+
+def test_a_value_left_out_does_not_shift_the_others(faults: Any) -> None:
+    assert faults('stage = ["${X}", {}, { name = "a", share = "${X}" }]\n[upstream]\nurl = "${X}"') == [
+        "FILE: stage[0]: expected the environment variable X to be set, found none of that name",
+        "FILE: stage.a.share: expected the environment variable X to be set, found none of that name",
+        "FILE: upstream.url: expected the environment variable X to be set, found none of that name",
+        "FILE: stage[1].name: expected a value, found nothing",
     ]
 
 

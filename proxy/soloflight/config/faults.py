@@ -70,7 +70,8 @@ class ConfigFault:
     found: str
 
     def __str__(self) -> str:
-        return f"{self.source}: {self.key and self.key + ': '}expected {self.expected}, found {self.found}"
+        line = f"{self.source}: {self.key and self.key + ': '}expected {self.expected}, found {self.found}"
+        return "".join(char if char.isprintable() else repr(char)[1:-1] for char in line)
 
 
 class ConfigError(Exception):

@@ -14,7 +14,6 @@ from pydantic import AfterValidator, BeforeValidator, SecretStr
 from pydantic_core import PydanticCustomError
 
 from soloflight.config.addresses import (
-    MASK,
     parse_admin_listen,
     parse_http_proxy,
     parse_listen,
@@ -196,5 +195,3 @@ Origin = Annotated[str, AfterValidator(_reader(parse_origin))]
 HttpProxy = Annotated[str, AfterValidator(_reader(parse_http_proxy))]
 RedisUrl = Annotated[str, AfterValidator(_reader(parse_redis_url))]
 Network = Annotated[str, AfterValidator(_reader(parse_network))]
-
-__all__ = [name for name in dir() if name[0].isupper()] + ["MASK", "expected"]

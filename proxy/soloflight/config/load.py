@@ -73,20 +73,22 @@ class _Reading:
         replaced = substitution.apply(self._document, skip=self._over)
         for loc, expected, found in substitution.missing:
             self._fault(loc, expected, found)
-        self._values(without(replaced, self._left_out))
+        self._values(replaced, noted={loc for loc, _, _ in substitution.missing})
         settings = Settings.model_validate(without(replaced, self._left_out))
         self._conflicts(settings)
         if self._faults:
             raise ConfigError(self._faults)
         return settings
 
-    def _values(self, document: Document) -> None:
-        """Note each value that its model refuses."""
+    def _values(self, document: Document, noted: Collection[Loc]) -> None:
+        """Note each value that its model refuses, but for places that are ``noted`` already."""
         try:
             Settings.model_validate(document)
         except ValidationError as refused:
             for error in refused.errors(include_url=False):
-                self._fault(loc_of(error), expectation(error), finding(error, self._document))
+                loc = loc_of(error)
+                if not any(loc[: len(place)] == place for place in noted):
+                    self._fault(loc, expectation(error), finding(error, self._document))
 
     def _conflicts(self, settings: Settings) -> None:
         unread = [dotted(loc, self._document) for loc in self._left_out]
