@@ -18,6 +18,7 @@ from soloflight.cli.show import markdown_section
 from soloflight.config import Settings, load
 from soloflight.plugins import Plugins, hooks
 
+CONF = Path(__file__).parents[2] / "conf"
 FLAGS = {
     "--upstream": ("http://127.0.0.1:9", "upstream.url"),
     "--listen": ("127.0.0.1:1", "server.listen"),
@@ -145,6 +146,12 @@ def test_check_prints_what_is_in_effect(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.stderr
     assert tomllib.loads(result.stdout)["server"]["workers"] == 3
     assert "s3cret" not in result.output
+
+
+@pytest.mark.parametrize("file", sorted(CONF.glob("*.toml")), ids=lambda file: file.name)
+def test_check_accepts_what_is_shipped(file: Path) -> None:
+    result = run("check", str(file))
+    assert (result.exit_code, result.stderr) == (0, "")
 
 
 def test_check_without_a_file_takes_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

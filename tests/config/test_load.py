@@ -225,3 +225,67 @@ def test_the_parts_tell_what_they_are() -> None:
     substitution.apply({"a": "${X}"})
     assert repr(substitution) == "Substitution(missing=1)"
     assert Given(1, "flag --x").source == "flag --x"
+
+
+CONTRACT = """
+[server]
+listen = "127.0.0.1:8080"
+admin_listen = "127.0.0.1:8081"
+admin_token = ""
+client_keys = []
+allow_open = false
+workers = 1
+drain_timeout = "30s"
+drain_delay = 0
+max_body = "1GiB"
+max_shared_body = "32MiB"
+max_memory = "1GiB"
+header_timeout = "15s"
+body_timeout = "60s"
+write_timeout = "60s"
+trusted_proxies = ["127.0.0.1/32", "::1/128"]
+scope_key = ""
+
+[upstream]
+url = "https://api.openai.com"
+headers = { }
+connect_timeout = "5s"
+max_connections = 0
+verify_tls = true
+proxy = ""
+forwarded = "off"
+
+[upstreams.azure]
+url = "https://example.openai.azure.com"
+
+[coordination]
+backend = "memory"
+on_backend_error = "local"
+command_timeout = "500ms"
+
+[redis]
+url = "redis://127.0.0.1:6379/0"
+prefix = "soloflight"
+encryption_key = ""
+encryption_key_previous = ""
+
+[plugins]
+disabled = []
+
+[stage_defaults]
+follower_wait = "65s"
+
+[[stage]]
+name = "evaluation"
+match = { paths = ["/v1/chat/completions"], models = ["gpt-4o*"], methods = ["POST"] }
+heartbeat = "1s"
+"""
+
+
+def test_the_contracts_example_is_the_defaults_and_what_it_adds(read: Any) -> None:
+    settings = read(CONTRACT)
+    added = {"upstreams", "stage"}
+    assert settings.model_dump(exclude=added) == Settings().model_dump(exclude=added)
+    assert settings.upstreams["azure"].url == "https://example.openai.azure.com"
+    (stage,) = settings.stage
+    assert (stage.name, stage.heartbeat, stage.match.models) == ("evaluation", 1.0, ("gpt-4o*",))
