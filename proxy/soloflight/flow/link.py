@@ -128,6 +128,8 @@ class Link(ResponseHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._acked_at_loss = bytes_acked(self.transport)
+        # Linux says EPIPE, not ECONNRESET, where the reset answered data that was sent behind the peer's FIN (tcp_reset).
+        self._peer_finished = self._peer_finished or isinstance(exc, BrokenPipeError)
         super().connection_lost(exc)
         if self.on_lost is not None:
             self.on_lost()
