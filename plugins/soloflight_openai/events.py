@@ -98,13 +98,12 @@ class Choices(Progress):
 
 
 def _says_nothing(chunk: bytes) -> bool:
-    """A chunk of choice 0 that goes on, known without parsing (most are; compact JSON only, others are parsed).
+    """A chunk of choice 0 alone that goes on, known without parsing (most are; those of spaced JSON are parsed).
 
     A member's name in its quotes can not stand inside a JSON string, where quotes are escaped.
     """
     return (
         chunk.rfind(b'"finish_reason":null') > 0
-        and chunk.count(b'"finish_reason"') == 1
         and chunk.count(b'"index"') == 1
         and b'"index":0,' in chunk
         and chunk.rfind(b'"error"') < 0

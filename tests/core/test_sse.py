@@ -60,6 +60,10 @@ def cut(stream: bytes, places: Iterable[int]) -> list[bytes]:
     return [stream[start:end] for start, end in pairwise(edges)]
 
 
+def byte_by_byte(stream: bytes) -> list[bytes]:
+    return cut(stream, range(len(stream)))
+
+
 def split(pieces: Iterable[bytes], max_event: int = MAX_EVENT) -> list[Event]:
     splitter = Splitter(max_event)
     return [event for piece in pieces for event in splitter.feed(piece)]
@@ -103,6 +107,7 @@ def test_c01_nel_and_line_separators_are_text_at_every_cut(at: int) -> None:
 @example(b"data: a\r\n\n\rdata: b\n\r")
 @example(b"data: a\ndata: b\r\n\r\n")
 @example(b"event: e\n\ndata: x\n\n")
+@example(b"event:  e\ndata:  x\ndata:   \n\n")
 def test_whole_streams_read_as_the_standard_says(stream: bytes) -> None:
     assert plain(split([stream])) == reference(stream)
 
@@ -115,7 +120,7 @@ def test_any_cuts_give_the_same_events(stream: bytes, data: st.DataObject) -> No
 
 @given(streams)
 def test_one_byte_at_a_time_gives_the_same_events(stream: bytes) -> None:
-    assert plain(split(cut(stream, range(len(stream))))) == reference(stream)
+    assert plain(split(byte_by_byte(stream))) == reference(stream)
 
 
 @given(streams, st.integers(1, 12), st.data())
@@ -160,6 +165,7 @@ def test_at_a_boundary_another_event_is_read_as_its_own(stream: bytes, data: st.
     ("stream", "at_boundary"),
     [
         (b"", True),
+        (b"\n", True),
         (b"\xef", False),
         (b"\xef\xbb\xbf", True),
         (b"data: x\n\n", True),
@@ -177,7 +183,7 @@ def test_at_a_boundary_another_event_is_read_as_its_own(stream: bytes, data: st.
 @pytest.mark.parametrize("pieces", [1, 1000])
 def test_at_boundary(stream: bytes, at_boundary: bool, pieces: int) -> None:
     splitter = Splitter()
-    for piece in [stream] if pieces == 1 else cut(stream, range(len(stream))):
+    for piece in [stream] if pieces == 1 else byte_by_byte(stream):
         splitter.feed(piece)
     assert splitter.at_boundary is at_boundary
 
@@ -209,6 +215,17 @@ def test_a_huge_event_passes_without_being_held_and_the_stream_goes_on() -> None
     assert told(events) == [(b"big", b"", True), (b"", b"after", False)]
     assert events[0].end == 17 + 1_000_000 + 2
     assert splitter.oversize == 1
+
+
+def test_behind_a_huge_event_others_are_read_in_pieces_too() -> None:
+    assert told(split(byte_by_byte(b"data: too long\n\ndata: x\n\n"), 7)) == [(b"", b"", True), (b"", b"x", False)]
+
+
+def test_half_a_name_of_a_huge_event_is_no_name() -> None:
+    stream = b"event: completed\ndata: x\n\n"
+    for pieces in ([stream], byte_by_byte(stream)):
+        assert told(split(pieces, 10)) == [(b"", b"", True)]
+        assert told(split(pieces, 17)) == [(b"completed", b"", True)]
 
 
 def test_a_huge_event_in_one_feed_is_oversize_as_well() -> None:

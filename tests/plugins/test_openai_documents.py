@@ -211,7 +211,10 @@ def test_other_successes_are_kept(status: int) -> None:
     ],
 )
 def test_bytes_that_are_still_coded_are_not_read(coding: bytes, kept: Reason | None) -> None:
-    assert run(judge_of(fields=((b"Content-Encoding", coding),)), [COMPLETION]).kept is kept
+    fields = ((b"Content-Encoding", coding),)
+    assert run(judge_of(fields=fields), [COMPLETION]).kept is kept
+    garbled = run(judge_of(fields=fields), [b"\x1f\x8b\x08"])
+    assert garbled == (Verdict(kept) if kept else Verdict(Reason.INCOMPLETE, False))
 
 
 @given(

@@ -133,6 +133,7 @@ SCRIPTS = {
     "no index": (CHAT, 1, b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n' + DONE, KEPT, True),
     "odd finish": (CHAT, 1, chunk(choice(0, "7")) + chunk(choice(0, '["stop"]')) + DONE, INCOMPLETE, True),
     "odd index": (CHAT, 1, FIN + chunk(choice('"0"', '"stop"')) + DONE, INCOMPLETE, True),
+    "negative index": (CHAT, 1, FIN + chunk(choice(-1, '"stop"')) + DONE, INCOMPLETE, True),
     "huge index": (CHAT, 1, FIN + chunk(choice(10**9, '"stop"')) + DONE, INCOMPLETE, True),
     "odd chunks": (CHAT, 1, b"data: 7\n\ndata: {\n\ndata: []\n\n" + chunk("7", "null", "[]") + FIN + DONE, KEPT, True),
     "no choices": (CHAT, 1, b'data: {"id":"c1"}\n\ndata: {"choices":null}\n\n' + FIN + DONE, KEPT, True),
@@ -151,6 +152,8 @@ SCRIPTS = {
     "error, then [DONE]": (CHAT, 1, CH + FIN + ERROR + DONE, ERR, True),
     "error in a chunk": (CHAT, 1, CH + chunk(choice(0, '"stop"'), more=',"error":{"code":502}') + DONE, ERR, True),
     "null error in a chunk": (CHAT, 1, CH + chunk(choice(0, '"stop"'), more=',"error":null') + DONE, KEPT, True),
+    "error in a chunk that goes on": (CHAT, 1, chunk(choice(0, "null"), more=',"error":{}') + FIN + DONE, ERR, True),
+    "error event that looks like a chunk": (CHAT, 1, b"event: error\n" + CH + FIN + DONE, ERR, True),
     "error object": (CHAT, 1, CH + b'data: {"object":"error","message":"x","code":40303}\n\n', ERR, True),
     "error event": (CHAT, 1, CH + M_ERROR, ERR, True),
     "error event that is no JSON": (CHAT, 1, CH + b"event: error\ndata: boom\n\n" + DONE, ERR, True),
@@ -292,6 +295,14 @@ def test_what_follows_done_is_no_part_of_the_answer() -> None:
     assert judge.complete
     assert judge.ended
     assert judge.feed(CH) == 0
+    assert judge.end(transport_whole=False) == Verdict(None, True)
+
+
+@pytest.mark.parametrize("late", [b"da", b": note\r", b"\r"])
+def test_late_bytes_in_the_same_read_change_nothing(late: bytes) -> None:
+    judge = judge_of()
+    assert judge.feed(CH + FIN + DONE + late) == len(CH + FIN + DONE)
+    assert judge.ended
     assert judge.end(transport_whole=False) == Verdict(None, True)
 
 
