@@ -19,7 +19,9 @@ from soloflight.core.fingerprint import (
     KEYED_FIELDS,
     Item,
     Kind,
+    content_type,
     encode,
+    flight_key,
     is_credential,
     read_body,
     request_scope,
@@ -385,6 +387,28 @@ def test_c69_a_malformed_form_is_keyed_on_its_bytes_and_type(type_field: bytes) 
     assert (document.kind, document.value) == (Kind.RAW, None)
     assert key(plain, type_field=type_field).text != key(plain + b"\r\n", type_field=type_field).text
     assert key(plain, type_field=type_field).text != key(plain, type_field=type_field + b" ").text
+
+
+def test_c69_two_content_types_are_none() -> None:
+    twice = ((b"Content-Type", b"application/json"), (b"content-type", b"application/json"))
+    request = Request("POST", CHAT, twice)
+    assert content_type(request) == b"application/json, application/json"
+    assert read_body(content_type(request), BODY0).kind is Kind.RAW
+    assert content_type(Request("POST", CHAT, twice[:1])) == b"application/json"
+    assert content_type(Request("POST", CHAT, ())) is None
+    types = [b"multipart/form-data; boundary=a", b"multipart/form-data; boundary=b"]
+    texts = [
+        flight_key(
+            Request("POST", CHAT, tuple((b"Content-Type", value) for value in values)),
+            stage="default",
+            scope="",
+            upstream="",
+            kind=Kind.MULTIPART,
+            digest=b"",
+        ).text
+        for values in (types, types[::-1], types[:1])
+    ]
+    assert_all_differ(texts)
 
 
 def test_form_values_are_facts() -> None:

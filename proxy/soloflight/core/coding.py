@@ -180,16 +180,14 @@ class _Inflate:
             yield from self._feed_slice(data[start : start + INPUT_SLICE])
 
     def _feed_slice(self, data: bytes) -> Iterator[bytes]:
-        more = True
+        more = False
         while data or more:
             if self._inflater.eof:
-                if not data:
-                    return
                 self._next_member()
             piece = self._inflater.decompress(data, PIECE)
             yield piece
             data = self._inflater.unused_data or self._inflater.unconsumed_tail
-            more = len(piece) == PIECE
+            more = len(piece) == PIECE and not self._inflater.eof  # all is read, not all is written
 
     def _next_member(self) -> None:
         self._members += 1
