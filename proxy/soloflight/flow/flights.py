@@ -11,6 +11,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from soloflight.core.answer import AnswerRules, Facts
 from soloflight.core.errors import Code, Fault
@@ -70,6 +71,7 @@ class Flight:
     abandon_timer: asyncio.TimerHandle | None = None
     on_ring: Callable[[], None] | None = None
     abandon: Callable[[], Awaitable[bool]] | None = None
+    forms: dict[Any, tuple[bytes, bytes]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         role = self.role.value if self.role else "undecided"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from soloflight.core.frames import Body, End, Frame, Recording
 from soloflight.core.log import Cursor, Log
@@ -16,7 +17,7 @@ class Listener:
     """One client's view of an answer.
 
     ``committed`` is set by the door once it has sent a byte: until then a new attempt's log may take the place of a lost one,
-    and a second Head replaces the first.
+    and a second Head replaces the first. ``forms`` is the door's: what it has prepared once for all listeners of a flight.
     """
 
     __slots__ = (
@@ -28,6 +29,7 @@ class Listener:
         "age_s",
         "committed",
         "flight_id",
+        "forms",
         "refresh",
         "role",
         "ttl_s",
@@ -50,6 +52,7 @@ class Listener:
         self.ttl_s = ttl_s
         self.refresh = False
         self.committed = False
+        self.forms: dict[Any, tuple[bytes, bytes]] = flight.forms if flight is not None else {}
         self._flight = flight
         self._recording = recording
         self._on_close = on_close

@@ -114,7 +114,7 @@ class Owner:
         if log.head is None:
             log.append(identity.head)
         verdict = judge.end(transport_whole=transport_whole)
-        if not exchange.head.delimited and verdict.whole is False:
+        if not exchange.head.delimited and verdict.whole is False and not identity.unreadable:
             raise UpstreamError(Code.UPSTREAM_TRUNCATED, "the upstream's stream ended before its last event")
         self._let_go(exchange)
         if identity.unreadable:

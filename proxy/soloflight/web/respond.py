@@ -26,6 +26,8 @@ from soloflight.web.wire import (
 
 # What is written in one go at most, before the client's buffer is asked again.
 SLICE = 256 * 1024
+# Stands for the request's id in a prepared head; no field value can hold a NUL.
+ID_HERE = "\0"
 
 
 @dataclass(slots=True)
@@ -111,16 +113,26 @@ class Responder:
         assert head is not None
         known = sum(len(f.data) for f in whole if isinstance(f, Body)) if whole is not None else None
         self._frame = framing(head, self.client, known_size=known)
-        role = listener.role or Role.OWNER
-        marks = Marks(role, self.request_id, listener.flight_id, "", listener.age_s, listener.ttl_s, listener.refresh)
-        fields, own = marked(head, marks)
         self._streamed = is_event_stream(head)
+        role = listener.role or Role.OWNER
         listener.commit()
         delivery = self.delivery
         delivery.status, delivery.role, delivery.flight = head.status, role, listener.flight_id
         delivery.first_byte = time.monotonic()
         delivery.upstream_id = (head.get(b"x-request-id") or b"").decode("latin-1")
-        return head_bytes(head, fields, self._frame, self.client, own)
+        before, after = self._form(listener, head, role)
+        return before + self.request_id.encode() + after
+
+    def _form(self, listener: Listener, head: Head, role: Role) -> tuple[bytes, bytes]:
+        """The head before and behind the request's id: all that followers of one flight do not have in common."""
+        key = (head, self._frame, self.client, role, listener.refresh)
+        form = listener.forms.get(key)
+        if form is None:
+            marks = Marks(role, ID_HERE, listener.flight_id, "", listener.age_s, listener.ttl_s, listener.refresh)
+            fields, own = marked(head, marks)
+            before, _, after = head_bytes(head, fields, self._frame, self.client, own).partition(ID_HERE.encode())
+            form = listener.forms[key] = (before, after)
+        return form
 
     async def _flush(self, parts: list[bytes], size: int) -> None:
         if parts:
