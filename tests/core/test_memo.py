@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bodies.forms import field, file, form
 from bodies.keys import BODY0
 from soloflight.core.fingerprint import Kind, read_body
-from soloflight.core.memo import ENTRY_COST, BodyMemo
+from soloflight.core.memo import ENTRY_COST, BodyMemo, Memo
 
 JSON = b"application/json"
 
@@ -135,3 +135,11 @@ def test_it_says_what_it_holds() -> None:
     memo.read(None, b"x")
     memo.read(None, b"x")
     assert repr(memo) == "BodyMemo(1/3 bodies, 1000/10000 bytes, 1 hits)"
+
+
+def test_verdicts_are_kept_until_newer_ones_need_the_room() -> None:
+    memo: Memo[str, int] = Memo(2)
+    for key, value in (("a", 1), ("b", 2), ("c", 3)):
+        memo.put(key, value)
+    assert (memo.get("a"), memo.get("b"), memo.get("c")) == (None, 2, 3)
+    assert repr(memo) == "Memo(2/2)"
