@@ -1,5 +1,39 @@
-"""The Redis coordinator: the same ledger as `core.ledger`, executed as Lua, for a fleet of nodes.
+"""The Redis coordinator: the ledger of ``core.ledger`` as Lua, for a fleet of nodes. docs/redis.md describes it.
 
-Here live the scripts, the connection and its breaker. Rules that differ from the ledger's may not live
-here: the conformance suite and the differential test hold the two equal.
+    lua/          one script per operation, behind a shared prologue
+    scripts       the scripts, built and named        operations   operations ↔ their words
+    codec         frames ↔ bytes, believing nothing   cipher       version byte, AES-GCM
+    topology      what a URL names, and its dialer    servers      which lane a command takes (cluster: by slot)
+    wire          one connection for many commands    ear          one connection for many channels
+    backend       bound, re-send, breaker, probe      hearing      listeners, rings, delivery probe
+    scope         the fleet's scope key               coordinator  the port
+
+It has no privilege over a stranger's backend: it is found by entry point and sees hookimpl, ports, core and flow.tasks.
 """
+
+from __future__ import annotations
+
+from typing import Any
+
+from soloflight import hookimpl
+from soloflight_redis.coordinator import Options, RedisCoordinator
+
+__all__ = ["Options", "RedisCoordinator", "soloflight_coordinator"]
+
+
+@hookimpl
+def soloflight_coordinator(name: str, settings: Any) -> RedisCoordinator | None:
+    """The coordinator for ``backend = "redis"``. Raises ValueError for a ``redis.url`` that can not be meant."""
+    if name != "redis":
+        return None
+    redis, coordination = settings.redis, settings.coordination
+    reject = coordination.on_backend_error == "reject"
+    options = Options(
+        url=redis.url,
+        prefix=redis.prefix,
+        encryption_key=redis.encryption_key.get_secret_value(),
+        encryption_key_previous=redis.encryption_key_previous.get_secret_value(),
+        bound_s=coordination.command_timeout,
+        otherwise="answering 503" if reject else "going on in this process alone",
+    )
+    return RedisCoordinator(options)

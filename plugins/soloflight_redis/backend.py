@@ -1,0 +1,233 @@
+"""Commands to Redis within their bound, the breaker around them, and the probe that closes it again.
+
+Rule 1: a command is sent at most twice, and only where no reply came; every one of ours may be executed twice.
+Rule 2: while Redis is away nobody waits for it: the breaker answers. It is told of once, not for every request.
+Rule 3: an error reply is an answer: Redis is there. Only silence, refused connections and read-only servers trip the breaker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+from redis.exceptions import (
+    AskError,
+    BusyLoadingError,
+    ClusterDownError,
+    MovedError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
+
+from soloflight.flow.tasks import Tasks
+from soloflight.ports import BackendError
+from soloflight_redis.breaker import Breaker
+from soloflight_redis.keys import Names
+from soloflight_redis.operations import Invocation
+from soloflight_redis.scripts import Script
+from soloflight_redis.servers import Servers
+from soloflight_redis.wire import Lane, Lost, packed
+
+log = logging.getLogger("soloflight.redis")
+
+LARGE_BYTES = 128 << 10
+PROBE_S = (0.5, 1.0)
+"""Between these the prober waits before each look at a Redis that is away (the promise is 5 s)."""
+PROBE_BOUND_S = 2.0
+REDIRECTIONS = 5
+
+
+class WritesRefused(BackendError):
+    """Redis is there and takes no writes (maxmemory)."""
+
+
+class Backend:
+    """One Redis, as far as this process can reach it.
+
+    shown       the address, for the log
+    otherwise   what happens while it is away, for the log
+    """
+
+    def __init__(
+        self,
+        servers: Servers,
+        scripts: dict[str, Script],
+        names: Names,
+        *,
+        bound_s: float,
+        shown: str,
+        otherwise: str,
+        tasks: Tasks,
+    ) -> None:
+        self._servers = servers
+        self._scripts = scripts
+        self._names = names
+        self._bound_s = bound_s
+        self._shown = shown
+        self._otherwise = otherwise
+        self._tasks = tasks
+        self._tags = itertools.count(1)
+        self._tripped = asyncio.Event()
+        self._suspicion: asyncio.Task[None] | None = None
+        self._full = False
+        self.breaker = Breaker()
+        self.on_return: list[Callable[[], None]] = []
+
+    def __repr__(self) -> str:
+        return f"Backend({self._shown}, {self.breaker!r}, {self._servers!r})"
+
+    async def open(self) -> None:
+        """Look once, and keep looking while it is away. Does not raise."""
+        self._tasks.spawn(self._watch(), "redis probe")
+        try:
+            await self._look()
+        except Lost as error:
+            self._trip(str(error))
+
+    async def close(self) -> None:
+        """Give every connection back. The owner of ``tasks`` ends them."""
+        await self._servers.close()
+
+    # ── commands ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def script(self, key: str, call: Invocation) -> list[Any]:
+        """Execute a script on the keys of ``key``; its reply without the tag. Raises BackendError."""
+        until = asyncio.get_running_loop().time() + self._bound_s
+        script, tag = self._scripts[call.script], b"%d" % next(self._tags)
+        keys = self._names.flight(key)
+        words = (len(keys), *keys, tag, *call.arguments)
+        large = call.large_bytes > LARGE_BYTES
+        said = await self._ask(keys[0], packed("EVALSHA", script.digest, *words), large, until)
+        if isinstance(said, NoScriptError):
+            said = await self._ask(keys[0], packed("EVAL", script.source, *words), large, until)
+        self._refuse(said)
+        if not isinstance(said, list) or not said or said[0] != tag:
+            # Nothing is believed of a connection whose replies are not in order.
+            self._servers.drop("replies out of order")
+            raise BackendError("replies out of order")
+        return said[1:]
+
+    async def command(self, name: str, *words: str | bytes | int) -> Any:
+        """Execute a command on the server of the key or channel ``name``. Raises BackendError."""
+        until = asyncio.get_running_loop().time() + self._bound_s
+        said = await self._ask(name, packed(*words), False, until)
+        self._refuse(said)
+        return said
+
+    async def _ask(self, name: str, command: bytes, large: bool, until: float) -> Any:
+        """The reply, an error reply as a value. Raises BackendError where there is none."""
+        why, losses, lane = "", 0, None
+        asking = False
+        for _ in range(REDIRECTIONS):
+            if not self.breaker.closed:
+                raise BackendError(f"redis is away: {self.breaker.why}")
+            try:
+                if lane is None:
+                    lane = await self._servers.lane(name, large=large, until=until)
+                said = await lane.send(command, until, asking=asking)
+            except Lost as error:
+                why, losses, lane, asking = str(error), losses + 1, None, False
+                if losses == 2 or asyncio.get_running_loop().time() >= until:
+                    break
+                continue
+            redirected = await self._redirected(said, lane, large, until) if isinstance(said, RedisError) else said
+            if redirected is said:
+                return said
+            lane, asking, why = redirected, isinstance(said, AskError) and not isinstance(said, MovedError), str(said)
+        self._failed(why, large)
+        raise BackendError(f"redis did not answer: {why}")
+
+    async def _redirected(self, said: RedisError, lane: Lane, large: bool, until: float) -> Any:
+        """Where to ask again after this error reply: a lane, None for the usual one, or ``said`` where it is the answer."""
+        if isinstance(said, MovedError):
+            await self._servers.refresh(until)
+            return None
+        if isinstance(said, AskError):
+            return self._servers.lane_to(said.host, said.port, large=large)
+        if isinstance(said, (ReadOnlyError, BusyLoadingError)):
+            lane.drop("it takes no writes")  # a demoted master: the next connection finds the new one
+            return None
+        if isinstance(said, (TryAgainError, ClusterDownError)):
+            await asyncio.sleep(min(0.05, self._bound_s / 10))
+            return None
+        return said
+
+    def _refuse(self, said: Any) -> None:
+        """Raise BackendError for an error reply."""
+        full = isinstance(said, OutOfMemoryError) or (isinstance(said, ResponseError) and "OOM" in str(said))
+        if full != self._full and (full or not isinstance(said, ResponseError)):
+            self._full = full
+            log.warning("redis %s %s", self._shown, "is full: it takes no writes" if full else "takes writes again")
+        if full:
+            raise WritesRefused("redis is full")
+        if isinstance(said, Exception):
+            raise BackendError(f"redis refused: {said}") from said
+
+    # ── the breaker ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _failed(self, why: str, large: bool) -> None:
+        """A command got no answer. A large one may only have been too large; a cluster may only miss a shard."""
+        if not (large or self._servers.sharded):
+            self._trip(why)
+        else:
+            self.suspect()
+
+    def suspect(self) -> None:
+        """Something hints that Redis is away: look, and trip if it is."""
+        if self.breaker.closed and (self._suspicion is None or self._suspicion.done()):
+            self._suspicion = self._tasks.spawn(self._verify(), "redis verify")
+
+    async def _verify(self) -> None:
+        try:
+            await self._look()
+        except Lost as error:
+            self._trip(str(error))
+
+    def _trip(self, why: str) -> None:
+        if self.breaker.trip(why):
+            log.warning("redis %s is away: %s; %s", self._shown, why, self._otherwise)
+        self._servers.drop(why)
+        self._tripped.set()
+
+    async def _watch(self) -> None:
+        """While the breaker is open: one probe after the other, until one succeeds."""
+        while True:
+            await self._tripped.wait()
+            await asyncio.sleep(random.uniform(*PROBE_S))  # noqa: S311 - spread, not secrecy
+            self.breaker.probe()
+            try:
+                await self._look()
+            except Lost as error:
+                self._trip(str(error))
+                continue
+            self._tripped.clear()
+            if self.breaker.recover():
+                log.warning("redis %s is back", self._shown)
+                for tell in self.on_return:
+                    tell()
+
+    async def _look(self) -> None:
+        """Write one small key, past the breaker. Raises Lost."""
+        until = asyncio.get_running_loop().time() + min(self._bound_s, PROBE_BOUND_S)
+        command = packed("SET", self._names.health, 1, "PX", 60_000)
+        await self._servers.lane(self._names.health, large=False, until=until)
+        why = "no server"
+        for lane in self._servers.any_lanes():
+            try:
+                said = await lane.send(command, until)
+            except Lost as error:
+                why = str(error)
+                continue
+            if not isinstance(said, RedisError) or isinstance(said, (OutOfMemoryError, MovedError)):
+                return
+            lane.drop("it takes no writes")
+            why = str(said)
+        raise Lost(why)

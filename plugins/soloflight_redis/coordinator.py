@@ -1,0 +1,225 @@
+"""The Redis coordinator: the port, put together from its parts."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from soloflight.core.flight import Abandon, Answered, Fail, Notice, Operation, Reply, Seal
+from soloflight.core.frames import Recording
+from soloflight.flow.tasks import Tasks
+from soloflight.ports import BackendError, Batch, Subscription
+from soloflight_redis.backend import LARGE_BYTES, Backend, WritesRefused
+from soloflight_redis.cipher import make_cipher
+from soloflight_redis.codec import Unreadable, unpack_result
+from soloflight_redis.hearing import Hearing
+from soloflight_redis.keys import Names
+from soloflight_redis.notices import read_entry
+from soloflight_redis.operations import (
+    Invocation,
+    inline_result,
+    invocation,
+    reply,
+    result_context,
+    seal_without_result,
+)
+from soloflight_redis.scope import ScopeKey
+from soloflight_redis.scripts import build
+from soloflight_redis.servers import Servers, Single
+from soloflight_redis.topology import Dialer, Kind, read_url
+
+log = logging.getLogger("soloflight.redis")
+
+PAGE_BYTES = 1 << 20
+MOST_BYTES = 512 << 20  # of one value in Redis
+EXTRA_BYTES = 2 << 20  # what a stored result may have beside its body: its head, and …
+FRAME_BYTES = 5  # … this for each frame, which has at least one byte
+KEPT_ASIDE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the coordinator is told. ``otherwise`` is what the log says happens while Redis is away.
+
+    clock_key   for tests: a key that holds the time in ms, in place of the server's clock
+    """
+
+    url: str
+    prefix: str = "soloflight"
+    encryption_key: str = ""
+    encryption_key_previous: str = ""
+    bound_s: float = 0.5
+    otherwise: str = "going on in this process alone"
+    clock_key: str = ""
+
+
+class RedisCoordinator:
+    """``ports.Coordinator`` over Redis. Raises ValueError for a URL that can not be meant."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._target = read_url(options.url)
+        self._names = Names(options.prefix)
+        self._cipher = make_cipher(options.encryption_key, options.encryption_key_previous)
+        self._scripts = build(sharded=self._target.kind is Kind.CLUSTER, clock_key=options.clock_key)
+        self._tasks = Tasks("redis")
+        self._aside: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._sizes: OrderedDict[tuple[str, int], int] = OrderedDict()
+        self._backend: Backend | None = None
+        self._hearing: Hearing | None = None
+        self._scope: ScopeKey | None = None
+        self.unreadable = 0
+
+    def __repr__(self) -> str:
+        return f"RedisCoordinator({self._backend or self._target.shown!r}, unreadable={self.unreadable})"
+
+    @property
+    def shared(self) -> bool:
+        """Other processes see it."""
+        return True
+
+    @property
+    def up(self) -> bool:
+        """Whether Redis is reachable and takes writes, as far as known."""
+        return self._backend is not None and self._backend.breaker.closed
+
+    async def open(self, node: str, on_ring: Callable[[str], None]) -> None:
+        """Start. Redis may be away: that is told in the log, and looked after."""
+        options, bound_s = self._options, self._options.bound_s
+        servers = self._servers()
+        self._backend = backend = Backend(
+            servers,
+            self._scripts,
+            self._names,
+            bound_s=bound_s,
+            shown=self._target.shown,
+            otherwise=options.otherwise,
+            tasks=self._tasks,
+        )
+        self._hearing = Hearing(backend, servers, self._names, self._cipher, self._tasks, bound_s)
+        self._scope = ScopeKey(backend, self._names, self._cipher, self._tasks)
+        await backend.open()
+        await self._hearing.open(node, on_ring)
+
+    def _servers(self) -> Servers:
+        dialer = Dialer(self._target, self._options.bound_s)
+        return Single(dialer, self._tasks, self._options.bound_s)
+
+    async def close(self) -> None:
+        """Stop; idempotent."""
+        if self._backend is None or self._hearing is None:
+            return
+        self._hearing.close()
+        await self._backend.close()
+        await self._tasks.close()
+
+    # ── operations ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def step(self, key: str, op: Operation) -> Reply:
+        """Execute one operation of the ledger atomically. Raises BackendError."""
+        call = invocation(key, op, self._cipher)
+        try:
+            said = await self._open.script(key, call)
+        except WritesRefused:
+            await self._let_go(key, op)
+            raise
+        except BackendError:
+            if not isinstance(op, Seal) or call.large_bytes <= LARGE_BYTES:
+                raise
+            # Too large for this Redis, or for its bound: the seal is worth more than the replay.
+            log.warning("a result of %d bytes could not be stored; it is told, and not kept", call.large_bytes)
+            said = await self._open.script(key, seal_without_result(op))
+        try:
+            answer = reply(op, said)
+        except Unreadable as error:
+            raise BackendError(str(error)) from error
+        if isinstance(answer, Answered):
+            self._put_aside(key, answer, inline_result(said))
+        return answer
+
+    async def _let_go(self, key: str, op: Operation) -> None:
+        """A full Redis takes no end of a flight; it can be dropped, so that nobody waits for its lease to lapse."""
+        if isinstance(op, (Seal, Fail)):
+            try:
+                await self._open.script(key, invocation(key, Abandon(op.fence, "", force=True), self._cipher))
+            except BackendError:
+                log.debug("a flight could not be dropped")
+
+    def _put_aside(self, key: str, answer: Answered, value: bytes | None) -> None:
+        """Keep what ``result`` will be asked for next: the value that came along, or at least its size."""
+        self._sizes[key, answer.number] = answer.size
+        if value is not None:
+            self._aside[key, answer.number] = value
+        for kept in (self._sizes, self._aside):
+            while len(kept) > KEPT_ASIDE:
+                kept.popitem(last=False)
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def result(self, key: str, number: int) -> Recording | None:
+        """The sealed result of attempt ``number``, or None where it is gone or unreadable. Raises BackendError."""
+        size = self._sizes.pop((key, number), None)
+        value = self._aside.pop((key, number), None)
+        if value is None:
+            most = MOST_BYTES if size is None else size * (1 + FRAME_BYTES) + EXTRA_BYTES
+            said = await self._open.script(key, Invocation("result", (number, most), LARGE_BYTES + 1))
+            value = said[1] if len(said) > 1 else None
+        if not isinstance(value, bytes):
+            return None
+        try:
+            found = unpack_result(self._cipher.unlock(value, result_context(key, number)), key, number)
+        except Unreadable as error:
+            self._miss(error)
+            return None
+        return found
+
+    async def log(self, key: str, number: int, after: int) -> list[Batch]:
+        """Published batches of attempt ``number`` with index > ``after``, contiguous. Raises BackendError."""
+        batches: list[Batch] = []
+        while True:
+            said = await self._open.script(
+                key, Invocation("log", (number, after + len(batches), PAGE_BYTES), LARGE_BYTES + 1)
+            )
+            for entry in said[2:]:
+                batch = self._batch(key, number, entry)
+                if batch is None or batch.index != after + len(batches) + 1:
+                    return batches
+                batches.append(batch)
+            if len(said) <= 2 or after + len(batches) >= int(said[1]):
+                return batches
+
+    def _batch(self, key: str, number: int, entry: object) -> Batch | None:
+        try:
+            of_number, batch = read_entry(key, bytes(entry) if isinstance(entry, bytes) else b"", self._cipher)
+        except Unreadable as error:
+            self._miss(error)
+            return None
+        return batch if of_number == number else None
+
+    def _miss(self, error: Unreadable) -> None:
+        self.unreadable += 1
+        log.warning("a stored value is of no use: %s", error)
+
+    async def subscribe(self, key: str, listener: Callable[[Notice], None]) -> Subscription:
+        """Deliver notices of ``key``; a gap is told as RETRY of number 0. Raises BackendError."""
+        if self._hearing is None:
+            raise BackendError("not open")
+        return await self._hearing.subscribe(key, listener)
+
+    async def scope_key(self) -> bytes:
+        """The fleet's secret for credential scopes; see ``scope``."""
+        assert self._scope is not None
+        return await self._scope.get()
+
+    async def purge(self, key: str) -> bool:
+        """Forget the kept answer of ``key``; True if there was one. Raises BackendError."""
+        said = await self._open.script(key, Invocation("purge", ()))
+        return bool(int(said[1]))
+
+    @property
+    def _open(self) -> Backend:
+        if self._backend is None:
+            raise BackendError("not open")
+        return self._backend

@@ -1,0 +1,248 @@
+"""Everything this process hears from Redis: listeners by key, the rings of its own flights, and whether it hears at all.
+
+Rule 1: one connection for all keys; in a cluster one for each shard that is listened to, and one for the rings.
+Rule 2: a listener is told in the order of publication. What it raises is its own affair.
+Rule 3: silence is not trusted. Whoever is quiet is probed: a message to oneself must come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import MovedError, ResponseError
+
+from soloflight.core.flight import Notice
+from soloflight.flow.tasks import Tasks
+from soloflight.ports import BackendError
+from soloflight_redis.backend import Backend
+from soloflight_redis.cipher import Cipher
+from soloflight_redis.codec import Unreadable
+from soloflight_redis.ear import Ear
+from soloflight_redis.keys import Names
+from soloflight_redis.notices import GAP, PROBE, RING, read_notice
+from soloflight_redis.servers import Servers
+from soloflight_redis.wire import Lost
+
+log = logging.getLogger("soloflight.redis")
+
+PROBE_S = 1.5
+"""How long a connection may be quiet before it is probed, and how long the probe may take."""
+
+Listener = Callable[[Notice], None]
+
+
+class RedisSubscription:
+    """A listener at one key; ``close`` ends it."""
+
+    __slots__ = ("_hearing", "_key")
+
+    def __init__(self, hearing: Hearing, key: str) -> None:
+        self._hearing = hearing
+        self._key = key
+
+    def __repr__(self) -> str:
+        return f"RedisSubscription({self._key!r})"
+
+    async def close(self) -> None:
+        """End it; idempotent."""
+        self._hearing.leave(self._key, self)
+
+
+class Hearing:
+    """The listening side of a node."""
+
+    def __init__(
+        self, backend: Backend, servers: Servers, names: Names, cipher: Cipher, tasks: Tasks, bound_s: float
+    ) -> None:
+        self._backend = backend
+        self._servers = servers
+        self._names = names
+        self._cipher = cipher
+        self._tasks = tasks
+        self._bound_s = bound_s
+        self._keys: dict[str, str] = {}  # by channel
+        self._listeners: dict[str, dict[RedisSubscription, Listener]] = {}
+        self._ears: dict[str, Ear] = {}  # by the address of their server
+        self._at: dict[str, Ear] = {}  # by channel
+        self._rung: Callable[[str], None] | None = None
+        self._node_channel = ""
+        self._node_ear: Ear | None = None
+        self.unreadable = 0
+
+    def __repr__(self) -> str:
+        return f"Hearing(keys={len(self._listeners)}, ears={list(self._ears.values())}, unreadable={self.unreadable})"
+
+    async def open(self, node: str, on_ring: Callable[[str], None]) -> None:
+        """Listen for rings; returns when the server has confirmed it, or after the bound. Does not raise."""
+        self._node_channel, self._rung = self._names.node(node), on_ring
+        self._backend.on_return.append(self._hurry)
+        if self._servers.sharded:
+            self._node_ear = Ear(self._dialer(self._node_channel), self._tasks, self)
+        else:
+            self._node_ear = self._ear(self._node_channel)
+        held = self._node_ear.hold(self._node_channel)
+        await asyncio.wait([held], timeout=self._bound_s)
+        self._tasks.spawn(self._probe(), "redis hearing probe")
+
+    def close(self) -> None:
+        """Hear nothing any more."""
+        self._rung = None
+        self._listeners.clear()
+        for ear in self._all():
+            ear.close()
+        self._ears.clear()
+
+    async def subscribe(self, key: str, listener: Listener) -> RedisSubscription:
+        """Tell ``listener`` of every notice of ``key`` from now on. Raises BackendError."""
+        if not self._backend.breaker.closed:
+            raise BackendError("redis is away")
+        channel = self._names.notices(key)
+        subscription = RedisSubscription(self, key)
+        self._keys[channel] = key
+        self._listeners.setdefault(key, {})[subscription] = listener
+        try:
+            async with asyncio.timeout(self._bound_s):
+                await self._hold(channel)
+        except (TimeoutError, Lost) as error:
+            self.leave(key, subscription)
+            raise BackendError("redis did not confirm the subscription") from error
+        except BaseException:
+            self.leave(key, subscription)
+            raise
+        return subscription
+
+    def leave(self, key: str, subscription: RedisSubscription) -> None:
+        """End a subscription; the last one of a key gives its channel back."""
+        listeners = self._listeners.get(key)
+        if listeners is None or listeners.pop(subscription, None) is None or listeners:
+            return
+        del self._listeners[key]
+        channel = self._names.notices(key)
+        self._keys.pop(channel, None)
+        ear = self._at.pop(channel, None)
+        if ear is not None:
+            ear.let_go(channel)
+            self._retire(ear)
+
+    # ── ears ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _hold(self, channel: str) -> None:
+        """Hold ``channel`` where it is served. Raises Lost."""
+        if channel not in self._at and self._servers.sharded:
+            until = asyncio.get_running_loop().time() + self._bound_s
+            await self._servers.lane(channel, large=False, until=until)  # the slots are known then
+        ear = self._at.get(channel)
+        if ear is None:
+            ear = self._at[channel] = self._ear(channel)
+        await ear.hold(channel)
+
+    def _ear(self, channel: str) -> Ear:
+        where = self._servers.where(channel)
+        ear = self._ears.get(where)
+        if ear is None:
+            ear = Ear(self._dialer(channel), self._tasks, self, sharded=self._servers.sharded)
+            self._ears[where] = ear
+        return ear
+
+    def _dialer(self, channel: str) -> Callable[[], Awaitable[AbstractConnection]]:
+        return lambda: self._servers.dial(channel)
+
+    def _retire(self, ear: Ear) -> None:
+        """A shard that nobody listens to needs no connection."""
+        if not ear.channels:
+            self._ears = {where: other for where, other in self._ears.items() if other is not ear}
+            ear.close()
+
+    def _all(self) -> list[Ear]:
+        ears = list(self._ears.values())
+        if self._node_ear is not None and self._node_ear not in ears:
+            ears.append(self._node_ear)
+        return ears
+
+    def _hurry(self) -> None:
+        for ear in self._all():
+            ear.hurry()
+
+    async def _probe(self) -> None:
+        """Who is quiet is sent a message by ourselves; who does not hear it gets a new connection."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(PROBE_S)
+            for ear in self._all():
+                if not ear.open or loop.time() - ear.heard < PROBE_S:
+                    continue
+                if ear.probed is not None:
+                    log.warning("a redis subscription had gone silent: connecting again")
+                    ear.drop("silent")
+                elif ear.channels:
+                    ear.probed = loop.time()
+                    self._tasks.spawn(self._say(ear), "redis hearing probe message")
+
+    async def _say(self, ear: Ear) -> None:
+        channel = ear.channels[0]
+        word = "PUBLISH" if ear is self._node_ear else "SPUBLISH" if self._servers.sharded else "PUBLISH"
+        try:
+            await self._backend.command(channel, word, channel, PROBE)
+        except BackendError:
+            ear.probed = None  # that Redis is away is another matter
+
+    # ── what the ears tell ──────────────────────────────────────────────────────────────────────────────────────
+
+    def on_message(self, channel: str, said: bytes) -> None:
+        """Pass it on to whom it is for."""
+        if said[:1] == PROBE:
+            return
+        if channel == self._node_channel:
+            if self._rung is not None and said[:1] == RING:
+                self._call(self._rung, said[1:].decode("utf-8", "replace"))
+            return
+        key = self._keys.get(channel)
+        if key is None:
+            return
+        try:
+            notice = read_notice(key, said, self._cipher)
+        except Unreadable as error:
+            self.unreadable += 1
+            log.debug("a notice could not be read: %s", error)
+            return
+        self._tell(key, notice)
+
+    def on_gap(self, channel: str) -> None:
+        """Notices may have been lost: everybody at this key looks again."""
+        key = self._keys.get(channel)
+        if key is not None:
+            self._tell(key, GAP)
+
+    def on_moved(self, channel: str, error: ResponseError | None) -> None:
+        """Find the channel's new place, and tell its listeners to look again."""
+        self._at.pop(channel, None)
+        if channel in self._keys and (error is None or isinstance(error, MovedError)):
+            self._tasks.spawn(self._follow(channel), "redis channel moved")
+
+    async def _follow(self, channel: str) -> None:
+        until = asyncio.get_running_loop().time() + self._bound_s
+        try:
+            await self._servers.refresh(until)
+            async with asyncio.timeout_at(until):
+                await self._hold(channel)
+        except (Lost, TimeoutError):
+            log.debug("a channel that moved has not been found yet")
+        self.on_gap(channel)
+
+    def on_deaf(self, why: str) -> None:
+        """A connection was lost: is Redis there at all?"""
+        self._backend.suspect()
+
+    def _tell(self, key: str, notice: Notice) -> None:
+        for listener in list(self._listeners.get(key, {}).values()):
+            self._call(listener, notice)
+
+    @staticmethod
+    def _call(callback: Callable[..., None], value: object) -> None:
+        try:
+            callback(value)
+        except Exception:  # somebody else's code: it harms nobody but itself
+            log.exception("a listener raised")

@@ -1,0 +1,54 @@
+"""The Lua scripts: read from the package, put together with their first lines, known by their digest.
+
+Rule: what a script needs to know of this build stands in those first lines; the files are the same for everybody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha1
+from importlib.resources import files
+
+from soloflight.core.standing import REMEMBERED_MS
+
+OPERATIONS = ("claim", "start", "renew", "append", "seal", "fail", "abandon", "leave")
+READS = ("result", "log")
+GARBAGE_MS = 15_000
+"""How long after its last date Redis keeps what has become garbage: long enough to read what was just promised."""
+
+SERVER_CLOCK = "local time = redis.call('TIME') local now = time[1] * 1000 + math.floor(time[2] / 1000)"
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One script: its source, and the digest by which EVALSHA names it (40 hex digits)."""
+
+    name: str
+    source: str
+    digest: str
+
+
+def build(*, sharded: bool = False, clock_key: str = "") -> dict[str, Script]:
+    """All scripts by name.
+
+    sharded     notices go out by SPUBLISH (a cluster)
+    clock_key   a test's clock: a key that holds the time in ms, instead of the server's TIME
+    """
+    clock = f"local now = tonumber(redis.call('GET', '{clock_key}'))" if clock_key else SERVER_CLOCK
+    first = [
+        clock,
+        f"local PUBLISH = '{'SPUBLISH' if sharded else 'PUBLISH'}'",
+        f"local REMEMBERED_MS = {REMEMBERED_MS}",
+        f"local GARBAGE_MS = {GARBAGE_MS}",
+    ]
+    start = "\n".join([*first, _read("shared")])
+    return {name: _script(name, f"{start}\n{_read(name)}") for name in (*OPERATIONS, "purge", *READS)}
+
+
+def _read(name: str) -> str:
+    return files("soloflight_redis").joinpath("lua", f"{name}.lua").read_text("utf-8")
+
+
+def _script(name: str, source: str) -> Script:
+    # The digest is Redis's own name for a script; nothing rests on its strength.
+    return Script(name, source, sha1(source.encode(), usedforsecurity=False).hexdigest())
