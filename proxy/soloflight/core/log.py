@@ -3,7 +3,7 @@
 Rule 1: the writer appends, listeners read; no listener can change what another one sees.
 Rule 2: up to ``limit`` body bytes the log holds everything from byte 0 and may be joined at any time.
 Rule 3: beyond it the log is a window: no new cursors, what all have read is dropped, the writer waits for the *fastest*
-reader, and who falls out of the window behind it is told so.
+reader, and who falls out of the window behind it is told so. The fastest never does: a window is wider than its writer's lead.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from soloflight.core.frames import Body, End, Frame, Head, Recording
+
+WINDOW_FLOOR = 4 << 20
+"""A window is never narrower than this many body bytes, however small the limit: what a writer may be ahead by fits in."""
 
 
 class FellBehind(Exception):
@@ -51,11 +54,17 @@ class Log:
     """
 
     __slots__ = (
-        "_base", "_charge", "_cursors", "_frames", "_limit", "_room", "_taps", "_waiting", "ended", "head", "retained", "size", "windowed",
+        "_base", "_charge", "_cursors", "_floor", "_frames", "_limit", "_retired", "_room", "_taps", "_waiting", "_window",
+        "ended", "head", "retained", "size", "windowed",
     )  # fmt: skip
 
-    def __init__(self, limit: int, charge: Callable[[int], None] = lambda _: None) -> None:
+    def __init__(
+        self, limit: int, charge: Callable[[int], None] = lambda _: None, *, floor: int = WINDOW_FLOOR
+    ) -> None:
         self._limit = limit
+        self._floor = floor
+        self._window = max(limit, floor)
+        self._retired = False
         self._charge = charge
         self._frames: list[Frame] = []
         self._base = 0
@@ -115,13 +124,13 @@ class Log:
                 wake()
 
     def stop_recording(self) -> None:
-        """Become a window now, whatever the limit (memory is short)."""
-        self._limit = min(self._limit, max(self.size, 1 << 20))
+        """Become a window now, whatever the limit (memory is short): no wider than what is here."""
+        self._window = min(self._window, max(self.size, self._floor))
         self.windowed = True
 
     def unread(self) -> int:
-        """Body bytes that not even the fastest listener has read."""
-        return self.size - max((cursor.offset for cursor in self._cursors), default=0)
+        """Body bytes that not even the fastest cursor has read; 0 where nobody reads."""
+        return self.size - max((cursor.offset for cursor in self._cursors), default=self.size)
 
     def wait_for_room(self, wake: Callable[[], None]) -> None:
         """Call ``wake`` once, when a listener has read on or left (only the writer waits here)."""
@@ -138,12 +147,10 @@ class Log:
         """Frames behind the first ``count`` ones, as far as they are still here."""
         return tuple(self._frames[max(0, count - self._base) :])
 
-    def dispose(self) -> None:
-        """Give all frames back. The log can not be read any more."""
-        self._charge(-self.retained)
-        self.retained = 0
-        self._base += len(self._frames)
-        self._frames = []
+    def retire(self) -> None:
+        """Nothing comes any more, and nobody: all frames are given back once the last cursor is detached. Idempotent."""
+        self._retired = True
+        self._give_back()
 
     def _count(self, data_len: int) -> None:
         self.size += data_len
@@ -168,9 +175,18 @@ class Log:
             self._cursors.remove(cursor)
             self._taps -= cursor.tap
         self._waiting.pop(cursor, None)
-        if self.windowed:
+        if self._retired:
+            self._give_back()
+        elif self.windowed:
             self._trim()
             self._give_room()
+
+    def _give_back(self) -> None:
+        if not self._cursors and self._frames:
+            self._base += len(self._frames)
+            self._frames = []
+            self._charge(-self.retained)
+            self.retained = 0
 
     def _give_room(self) -> None:
         room, self._room = self._room, None
@@ -178,11 +194,11 @@ class Log:
             room()
 
     def _trim(self) -> None:
-        """Drop what every listener has read; over the limit drop from the front, whoever has not read it."""
+        """Drop what every cursor has read; what is wider than the window goes from the front, whoever has not read it."""
         read = min((cursor.position for cursor in self._cursors), default=self.frames)
         drop, freed = 0, 0
         for frame in self._frames:
-            if self._base + drop >= read and self.retained - freed <= self._limit:
+            if self._base + drop >= read and self.retained - freed <= self._window:
                 break
             drop += 1
             if isinstance(frame, Body):

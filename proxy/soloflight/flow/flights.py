@@ -72,6 +72,7 @@ class Flight:
     on_ring: Callable[[], None] | None = None
     abandon: Callable[[], Awaitable[bool]] | None = None
     forms: dict[Any, tuple[bytes, bytes]] = field(default_factory=dict)
+    movers: set[Callable[[Log], None]] = field(default_factory=set)
 
     def __repr__(self) -> str:
         role = self.role.value if self.role else "undecided"
@@ -96,10 +97,13 @@ class Flight:
             self.decided.set_result(None)
 
     def restart(self, log: Log) -> None:
-        """A new attempt took over: listeners that have sent nothing move to ``log``, the others are cut."""
+        """A new attempt took over: listeners that have sent nothing move to ``log`` at once, the others are cut."""
         old, self.log = self.log, log
         if old.ended is None:
             old.append(End(Fault(Code.OWNER_LOST, "the call that made this answer was lost")))
+        for move in self.movers:
+            move(log)
+        old.retire()
 
 
 class Registry:
@@ -143,9 +147,4 @@ class Registry:
         """The flight's task is over; idempotent."""
         self.unregister(flight)
         self.all.discard(flight)
-        self.release(flight)
-
-    def release(self, flight: Flight) -> None:
-        """Give the log's memory back once the flight is over and nobody reads."""
-        if flight not in self.all and not flight.log.listeners:
-            flight.log.dispose()
+        flight.log.retire()

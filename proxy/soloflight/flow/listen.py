@@ -23,7 +23,6 @@ class Listener:
     __slots__ = (
         "_cursor",
         "_flight",
-        "_log",
         "_on_close",
         "_recording",
         "age_s",
@@ -56,23 +55,24 @@ class Listener:
         self._flight = flight
         self._recording = recording
         self._on_close = on_close
-        self._log: Log | None = flight.log if flight is not None else None
-        self._cursor = flight.log.attach() if flight is not None else None
+        self._cursor: Cursor | None = None
+        if flight is not None:
+            self._cursor = flight.log.attach()
+            flight.movers.add(self._move)
 
     def __repr__(self) -> str:
-        return f"Listener({self.role and self.role.value}, {self.flight_id}, {self._log!r})"
+        return f"Listener({self.role and self.role.value}, {self.flight_id}, {self._cursor!r})"
 
     async def next(self) -> list[Frame]:
         """The frames that came since the last call; waits for at least one. Raises core.log.FellBehind."""
         if self._recording is not None:
             recording, self._recording = self._recording, None
             return [recording.head, *map(Body, recording.body), End()]
-        flight, cursor = self._flight, self._cursor
+        flight = self._flight
         assert flight is not None
-        assert cursor is not None
         while True:
-            if self._log is not flight.log and not self.committed:
-                cursor = self._move(flight)
+            cursor = self._cursor
+            assert cursor is not None
             if frames := cursor.take():
                 self._learn(flight)
                 return frames
@@ -90,16 +90,16 @@ class Listener:
         """The client has all it wanted, or has gone; idempotent."""
         flight, self._flight = self._flight, None
         if flight is not None and self._cursor is not None:
+            flight.movers.discard(self._move)
             self._cursor.detach()
             if self._on_close is not None:
                 self._on_close(flight)
 
-    def _move(self, flight: Flight) -> Cursor:
-        assert self._cursor is not None
-        self._cursor.detach()
-        self._log = flight.log
-        self._cursor = flight.log.attach()
-        return self._cursor
+    def _move(self, log: Log) -> None:
+        """The flight goes on in ``log``. Who waits was woken by the End of the lost one."""
+        if not self.committed and self._cursor is not None:
+            self._cursor.detach()
+            self._cursor = log.attach()
 
     def _learn(self, flight: Flight) -> None:
         """Role and id are known once the coordinator has spoken, which is before the first frame."""

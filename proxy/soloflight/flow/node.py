@@ -155,10 +155,7 @@ class Node:
 
     def _left(self, flight: Flight) -> None:
         """A listener closed. Nobody left: the stage's policy decides how long the work goes on for nobody."""
-        if flight.log.listeners:
-            return
-        if flight not in self.flights.all:
-            self.flights.release(flight)
+        if flight.log.listeners or flight not in self.flights.all:
             return
         if flight.abandon_timer is None and flight.closing is None:
             delay_s = self._patience_s(flight)
