@@ -14,7 +14,7 @@ import termios
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_protocol import RequestHandler, RequestPayloadError, _ErrInfo
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import StreamResponse
 from aiohttp.web_server import Server
@@ -129,6 +129,8 @@ class Connection(RequestHandler):
             return
         begins = self._owed == 0
         super().data_received(data)
+        if self._messages and isinstance(self._messages[-1][0], _ErrInfo):
+            self._spoil()
         if not data:  # aiohttp resumes its own parser this way; nothing came from the client
             return
         self._count(data, begins=begins)
@@ -137,6 +139,19 @@ class Connection(RequestHandler):
         elif self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _spoil(self) -> None:
+        """The parser refused bytes of a body: tell who reads it (aiohttp does not always), and wait for no more of it."""
+        if len(self._messages) > 1:
+            body = self._messages[-2][1]
+        elif self._current_request is not None:
+            body = self._current_request.content
+        else:
+            return
+        if not body.is_eof():
+            self._lingering_time = 0.0
+            if body.exception() is None:
+                body.set_exception(RequestPayloadError("the request body is not valid HTTP"))
 
     def _answer_at_once(self, data: bytes) -> bool:
         """Answer a recognised request without parsing it (see web.recognise); False: it takes the long way."""

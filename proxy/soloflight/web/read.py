@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import cast
 
 from aiohttp import ClientError
+from aiohttp.http import HttpProcessingError
 from aiohttp.web_protocol import RequestPayloadError
 from aiohttp.web_request import BaseRequest
 
@@ -54,7 +55,13 @@ def read_target(target: str) -> str:
 def client_of(raw: BaseRequest, *, draining: bool) -> Client:
     """What decides the framing of the answer."""
     http11 = raw.version >= (1, 1)
-    return Client(raw.method, http11, raw.keep_alive and not draining)
+    return Client(raw.method, http11, raw.keep_alive and not draining and _plainly_chunked(raw))
+
+
+def _plainly_chunked(raw: BaseRequest) -> bool:
+    """Whether the transfer coding, if any, is ``chunked`` alone (RFC 9112 section 6.1): aiohttp's Python parser takes more."""
+    codings = raw.headers.getall("Transfer-Encoding", None)
+    return codings is None or (len(codings) == 1 and codings[0].strip(" \t").lower() == "chunked")
 
 
 class BodyReader:
@@ -68,6 +75,8 @@ class BodyReader:
         self._ahead: list[bytes] = []
         length = raw.headers.get("Content-Length")
         self.length: int | None = int(length) if length is not None else None if raw.can_read_body else 0
+        if not _plainly_chunked(raw):
+            raise fail(Code.BAD_REQUEST, "the request has an unknown transfer coding")
         if self.length is not None and self.length > limit:
             raise fail(Code.BODY_TOO_LARGE, f"the request body is larger than {limit} bytes")
 
@@ -113,7 +122,7 @@ class BodyReader:
                     data = await content.readany()
             except TimeoutError:
                 raise fail(Code.REQUEST_TIMEOUT, "the request body stopped coming") from None
-            except (ClientError, RequestPayloadError, OSError):
+            except (ClientError, HttpProcessingError, RequestPayloadError, OSError):
                 if connection_of(self._raw).transport is None:
                     raise ClientGone from None
                 raise fail(Code.BAD_REQUEST, "the request body is not valid HTTP") from None
