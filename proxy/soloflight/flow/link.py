@@ -7,10 +7,12 @@ upgraded. Pinned to the aiohttp releases that setup.cfg allows; ``tests/flow/tes
 from __future__ import annotations
 
 import asyncio
+import os
 import select
 import socket
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 
 from aiohttp.client_proto import ResponseHandler
 
@@ -18,6 +20,9 @@ from aiohttp.client_proto import ResponseHandler
 _TCP_INFO_SIZE = 232
 _BYTES_ACKED = struct.Struct("=Q")
 _BYTES_ACKED_AT = 120
+# What is read of a connection that broke while it was written to: bounded, an error answer fits.
+READ_PIECE = 64 * 1024
+LAST_READS = 4
 
 
 def bytes_acked(transport: asyncio.BaseTransport | None) -> int | None:
@@ -59,6 +64,7 @@ class Link(ResponseHandler):
         self._acked_at_loss: int | None = None
         self._acked_at_start: int | None = None
         self._peer_finished = False
+        self._idle = False
 
     def __repr__(self) -> str:
         return f"Link(used={self.used}, connected={self.is_connected()})"
@@ -74,10 +80,28 @@ class Link(ResponseHandler):
         On a plain connection that is what was written so far: answers came to all of it. Under TLS the kernel counts records.
         """
         self.used += 1
+        self._idle = False
         if self._tls:
             self._acked_before = bytes_acked(self.transport)
         elif self._acked_at_start is not None:
             self._acked_before = self._acked_at_start + self._written
+
+    def end_answer(self) -> None:
+        """The answer is through. What is behind it is nobody's (RFC 9112 section 9.2): such a connection is not used again."""
+        self._idle = True
+        parser = self._parser
+        try:
+            begun = parser is not None and parser.feed_eof() is not None
+        except Exception:  # whatever the parser makes of what is behind: it is no answer
+            begun = True
+        if begun or getattr(parser, "_lines", None):  # the latter: aiohttp's Python parser
+            self.force_close()
+
+    def _spoil(self) -> None:
+        """Bytes came that no request has asked for: they must never be taken for the next request's answer."""
+        self.force_close()
+        if self.transport is not None:
+            self.transport.abort()
 
     def write(self, data: bytes) -> None:
         """Write bytes of a request. Raises ConnectionResetError once the connection is lost."""
@@ -114,8 +138,16 @@ class Link(ResponseHandler):
     def data_received(self, data: bytes) -> None:
         if self.relay is not None:
             self.relay(data)
-        else:
-            super().data_received(data)
+            return
+        if self._idle and data:
+            self._spoil()
+            return
+        super().data_received(data)
+        fault, payload = self._exception, self._payload
+        if fault is not None and payload is not None and not payload.is_eof() and payload.exception() is None:
+            payload.set_exception(
+                fault
+            )  # aiohttp's C parser forgets the body that it refuses: its reader would wait for ever
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -126,10 +158,24 @@ class Link(ResponseHandler):
         self._peer_finished = True
         super().eof_received()
 
+    def _hear_out(self) -> None:
+        """Take what the kernel still holds: a write that failed closed the transport before an early answer (413) was read."""
+        sock: socket.socket | None = self.transport.get_extra_info("socket") if self.transport is not None else None
+        if sock is None or sock.fileno() < 0:
+            return
+        with suppress(OSError), socket.socket(fileno=os.dup(sock.fileno())) as rest:
+            rest.setblocking(False)
+            for _ in range(LAST_READS):
+                if not (data := rest.recv(READ_PIECE)):
+                    return
+                self.data_received(data)
+
     def connection_lost(self, exc: BaseException | None) -> None:
         self._acked_at_loss = bytes_acked(self.transport)
         # Linux says EPIPE, not ECONNRESET, where the reset answered data that was sent behind the peer's FIN (tcp_reset).
         self._peer_finished = self._peer_finished or isinstance(exc, BrokenPipeError)
+        if exc is not None and self.relay is None and not self._tls:
+            self._hear_out()
         super().connection_lost(exc)
         if self.on_lost is not None:
             self.on_lost()

@@ -40,9 +40,11 @@ ONE_WRITE = 64 * 1024
 class UpstreamError(Exception):
     """A call that gave no (whole) answer. ``unprocessed``: it is proven that the upstream did not process the request."""
 
-    def __init__(self, code: Code, message: str, *, unprocessed: bool = False) -> None:
+    def __init__(
+        self, code: Code, message: str, *, unprocessed: bool = False, retry_after_s: int | None = None
+    ) -> None:
         super().__init__(message)
-        self.fault = Fault(code, message)
+        self.fault = Fault(code, message, retry_after_s)
         self.unprocessed = unprocessed
 
 
@@ -153,9 +155,8 @@ class Upstream:
                 connection = await self._connector.connect(self._template, [], self._timeout)
             except TimeoutError:
                 if self._endpoint.limit and len(self._connector._acquired) >= self._endpoint.limit:
-                    raise UpstreamError(
-                        Code.SATURATED, "no free connection to the upstream", unprocessed=True
-                    ) from None
+                    # Not marked as unprocessed: another try would only wait for as long again.
+                    raise UpstreamError(Code.SATURATED, "no free connection to the upstream", retry_after_s=1) from None
                 raise UpstreamError(
                     Code.UPSTREAM_UNREACHABLE, "connecting to the upstream timed out", unprocessed=True
                 ) from None
@@ -296,6 +297,7 @@ class Exchange:
         if unread or self.upgraded:
             self.abort()
             return
+        self.link.end_answer()
         self._connection.release()
         self._connection = None
 
@@ -316,10 +318,10 @@ def _head(message: RawResponseMessage, *, bodyless: bool) -> Head:
     codings = [value for name, value in message.raw_headers if name.lower() == b"transfer-encoding"]
     if codings and [coding.strip().lower() for coding in codings] != [b"chunked"]:
         raise UpstreamError(Code.UPSTREAM_INVALID, "the upstream's answer has an unknown transfer coding")
-    length: int | None = None
-    for name, value in message.raw_headers:
-        if name.lower() == b"content-length":
-            length = int(value)
+    lengths = [value for name, value in message.raw_headers if name.lower() == b"content-length"]
+    if len(lengths) > 1 or (lengths and codings):
+        raise UpstreamError(Code.UPSTREAM_INVALID, "the upstream's answer has two lengths")
+    length = int(lengths[0]) if lengths else None
     empty = bodyless or message.code in BODYLESS
     return Head(
         status=message.code,
