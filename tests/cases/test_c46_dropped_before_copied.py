@@ -1,0 +1,58 @@
+"""C46: the result is dropped before the followers have copied it.
+
+Source: erpc/erpc#581 and #615.
+Right: all who wait get the result of the one call, whether anything is kept (replay off), or not in this process
+(L1 of size 0). Also when the answer is there as soon as the last of them has joined.
+"""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from harness.client import RawClient, chat, connect, fresh, settle
+from harness.proxy import Proxy
+from harness.wire import Response
+from soloflight.testing.chat import completion_object
+from soloflight.testing.script import json
+from soloflight.testing.upstream import ScriptedUpstream
+
+CROWD = 200
+PROXY = {
+    "stage": [
+        {"name": "joins-only", "replay": "never", "match": {"paths": ["/joins-only/*"]}},
+        {"name": "no-l1", "local_max_bytes": 0, "match": {"paths": ["/no-l1/*"]}},
+    ]
+}
+
+
+async def one_round(
+    proxy: Proxy, upstream: ScriptedUpstream, owner: RawClient, crowd: list[RawClient], target: str
+) -> list[Response]:
+    """All ask the same while the upstream has not answered; the answers, the owner's first."""
+    gate = asyncio.Event()
+    answer = json(completion_object(target))
+    upstream.play([gate, 0.001, answer])
+    body = chat(fresh(stream=False), target=target)
+    calls = upstream.calls
+    await owner.send(body)
+    await upstream.wait_calls(calls + 1)
+    for client in crowd:
+        await client.send(body)
+    await settle(proxy.port)
+    gate.set()
+    return [await client.finish() for client in (owner, *crowd)]
+
+
+@pytest.mark.parametrize(("stage", "rounds"), [("joins-only", 100), ("no-l1", 20)])
+async def test_all_get_the_one_result(stage: str, rounds: int, proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    target = f"/{stage}/v1/chat/completions"
+    body = json(completion_object(target)).partition(b"\r\n\r\n")[2]
+    async with AsyncExitStack() as stack:
+        owner, *crowd = [await stack.enter_async_context(connect(proxy.port)) for _ in range(1 + CROWD)]
+        for number in range(1, rounds + 1):
+            answers = await one_round(proxy, upstream, owner, crowd, target)
+            assert {(answer.status, answer.body, answer.complete) for answer in answers} == {(200, body, True)}
+            assert len({answer.get("X-Soloflight-Flight") for answer in answers}) == 1
+            assert [answer.role for answer in answers] == ["owner", *["follower"] * CROWD]
+            assert upstream.calls == number
