@@ -127,14 +127,6 @@ def test_joinable_is_who_can_give_the_whole_answer(frames: list[Frame], joinable
     assert log.joinable is joinable
 
 
-def test_after_gives_the_frames_behind_a_count_as_far_as_they_are_here() -> None:
-    log = Log(100)
-    log.append(HEAD, *bodies(b"a", b"b"))
-    assert log.after(0) == (HEAD, Body(b"a"), Body(b"b"))
-    assert log.after(2) == (Body(b"b"),)
-    assert log.after(3) == ()
-
-
 def test_a_recording_keeps_the_boundaries_of_the_frames() -> None:
     log = Log(100)
     assert log.recording() is None
@@ -217,7 +209,7 @@ def test_nobody_who_reads_keeps_nothing() -> None:
     account = Account()
     log = Log(10, account)
     log.append(HEAD, Body(b"x" * 11))
-    assert (account.held, log.after(0)) == (0, ())
+    assert (account.held, log.retained, log.frames) == (0, 0, 2)
 
 
 def test_a_laggard_that_leaves_takes_its_frames_with_it() -> None:
@@ -244,16 +236,6 @@ def test_stop_recording_becomes_a_window_under_the_limit() -> None:
     for _ in range(3):
         log.append(Body(b"x" * WINDOW_FLOOR))
     assert account.held == 0
-
-
-def test_after_of_dropped_frames_gives_the_rest() -> None:
-    log = Log(1)
-    reader = log.attach()
-    log.append(HEAD, Body(b"ab"))
-    reader.take()
-    log.append(Body(b"c"))
-    assert log.after(0) == (Body(b"c"),)
-    assert log.frames == 3
 
 
 # ── the writer's wait ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -403,7 +385,7 @@ def test_whatever_the_order_who_is_not_cut_sees_exactly_the_appended_frames(
             readers[value].left = True
         elif what == "stop recording":
             log.stop_recording()
-        kept = [frame for frame in log.after(0) if isinstance(frame, Body)]
+        kept = [frame for frame in log._frames if isinstance(frame, Body)]
         assert account.held == log.retained == sum(len(frame.data) for frame in kept)
         if log.windowed and any(step == "append" for step, _ in steps):
             assert log.retained <= max(limit, 40) + 60  # a stop is felt at the next append

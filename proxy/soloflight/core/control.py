@@ -1,4 +1,4 @@
-"""What a client asks of the proxy: ``X-Soloflight-*``, ``Idempotency-Key`` and the request's ``Cache-Control`` (contract section 4).
+"""What a client asks of the proxy: ``X-Soloflight-*``, ``Idempotency-Key``, the request's ``Cache-Control`` (contract section 4).
 
 Pure parsing; a malformed field is a ``bad_request`` before anything reaches the upstream. Values are never echoed.
 """
@@ -14,6 +14,8 @@ from soloflight.core.request import Request
 MAX_ID = 512
 NONE_FRESH = -1.0
 """``fresh_s`` of a request that accepts no finished answer."""
+MAX_AGE_S = 2.0**31
+"""More than this is this much (RFC 9111 section 1.2.2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ def read_control(request: Request) -> Control:
         no_store=no_store,
         fresh_s=fresh_s,
         only_if_cached=only_if_cached,
-        retry=retries.isdigit() and int(retries[:9]) >= 1,
+        retry=retries.isdigit() and bool(retries.strip(b"0")),
     )
 
 
@@ -70,7 +72,7 @@ def _cache_control(request: Request) -> tuple[bool, float | None, bool]:
         elif name == b"max-age":
             if not argument.isdigit():
                 raise fail(Code.BAD_REQUEST, "Cache-Control: max-age must be a whole number of seconds")
-            age = float(argument[:12])
+            age = min(float(argument), MAX_AGE_S)
             limit = age if age else NONE_FRESH
             fresh_s = limit if fresh_s is None else min(fresh_s, limit)
     return no_store, fresh_s, only_if_cached

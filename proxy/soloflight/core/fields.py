@@ -27,14 +27,23 @@ HOP_BY_HOP = frozenset(
         b"proxy-authorization",
     }
 )
-# A client that names one of these in Connection would otherwise change what the message means (hop-by-hop abuse).
-NEVER_NOMINATED = frozenset(
-    {b"host", b"authorization", b"content-length", b"content-type", b"content-encoding", b"cache-control", b"cookie"}
-    | {b"api-key", b"x-api-key", b"forwarded", b"via", b"idempotency-key", b"set-cookie", b"expect"}
-)
 CREDENTIAL_FORMS = frozenset(
     {b"authorization", b"api-key", b"x-api-key", b"x-goog-api-key", b"ocp-apim-subscription-key"}
 )
+# A client that names one of these in Connection would otherwise change what the message means (hop-by-hop abuse).
+NEVER_NOMINATED = CREDENTIAL_FORMS | {
+    b"cache-control",
+    b"content-encoding",
+    b"content-length",
+    b"content-type",
+    b"cookie",
+    b"expect",
+    b"forwarded",
+    b"host",
+    b"idempotency-key",
+    b"set-cookie",
+    b"via",
+}
 CLIENT_ADDRESS = frozenset(
     {b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-forwarded-port", b"x-real-ip"}
 )
@@ -152,9 +161,8 @@ def _client_address(request: Request, how: str) -> list[Field]:
         ]
     earlier = request.all(b"forwarded") if request.trusted else []
     node = b'"[%s]"' % peer if b":" in peer else peer
-    return [
-        (b"Forwarded", b", ".join([*earlier, b"for=" + node + b';host="' + host.replace(b'"', b"") + b'";proto=http']))
-    ]
+    quoted = host.translate(None, b'"\\')  # neither can stand in a host, and both would end the quotes
+    return [(b"Forwarded", b", ".join([*earlier, b'for=%b;host="%b";proto=http' % (node, quoted)]))]
 
 
 def is_trusted(peer: str, networks: Sequence[object]) -> bool:

@@ -16,6 +16,10 @@ from soloflight.core.frames import Head
 MAX_DECODED = 16 << 30
 """No answer is decoded beyond this many bytes; memory is held by the log's window long before."""
 _UNSURE_LIMIT = 1 << 20
+# Fields that speak of the coded bytes (RFC 9110 section 8.8.3 for a strong ETag, RFC 9530 for the digests).
+_OF_THE_CODED = frozenset(
+    {b"content-encoding", b"content-length", b"content-md5", b"etag", b"digest", b"content-digest", b"repr-digest"}
+)
 
 
 class Identity:
@@ -45,9 +49,8 @@ class Identity:
             self._sure = len(self._unsure) > _UNSURE_LIMIT
         try:
             for piece in self._decoder.feed(data):
-                if piece:
-                    self._sure, self._unsure = True, b""
-                    yield piece
+                self._sure, self._unsure = True, b""
+                yield piece
         except SoloflightError:
             if self._sure:
                 raise
@@ -67,11 +70,9 @@ class Identity:
     def _give_up(self) -> Iterator[bytes]:
         self._decoder, self.unreadable, self.head = None, True, self._coded_head
         raw, self._unsure = self._unsure, b""
-        if raw:
-            yield raw
+        yield raw
 
 
 def _decoded_head(head: Head) -> Head:
-    coded = (b"content-encoding", b"content-length", b"content-md5", b"etag", b"digest")
-    fields = tuple(field for field in head.fields if field[0].lower() not in coded)
+    fields = tuple(field for field in head.fields if field[0].lower() not in _OF_THE_CODED)
     return replace(head, fields=fields, length=None)

@@ -143,10 +143,6 @@ class Log:
         body = tuple(frame.data for frame in self._frames if isinstance(frame, Body))
         return Recording(self.head, body, self.size)
 
-    def after(self, count: int) -> tuple[Frame, ...]:
-        """Frames behind the first ``count`` ones, as far as they are still here."""
-        return tuple(self._frames[max(0, count - self._base) :])
-
     def retire(self) -> None:
         """Nothing comes any more, and nobody: all frames are given back once the last cursor is detached. Idempotent."""
         self._retired = True

@@ -88,7 +88,6 @@ class Stages:
         self._ordered = (*(stage for stage in stages if stage.name != "default"), default)
         self._by_name = {stage.name: stage for stage in self._ordered}
         self.default = default
-        self.needs_model = any(stage.match.models for stage in self._ordered)
 
     def __repr__(self) -> str:
         return f"Stages({', '.join(self._by_name)})"
