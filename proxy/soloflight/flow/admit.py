@@ -5,13 +5,14 @@ Decisions only, no IO. ``Plan`` is what the head says; ``Admission.decide`` adds
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
 from soloflight.core.answer import AnswerRules, Facts
-from soloflight.core.coding import decode_body
+from soloflight.core.coding import decoded_pieces
 from soloflight.core.control import NONE_FRESH, Control, read_control
 from soloflight.core.errors import Code, fail
 from soloflight.core.fields import CREDENTIAL_FORMS, Forwarding, Outgoing, outgoing
@@ -60,7 +61,7 @@ class Plan:
     """What the head alone decides. ``alone`` is set where the body can not change that; else it must be read next.
 
     ``withhold`` names the fields (lower case) that carried the proxy's own client key; ``upgrade`` is the protocol that a
-    websocket handshake asks for.
+    websocket handshake asks for; ``coded`` says that the body has a content coding.
     """
 
     request: Request
@@ -68,6 +69,7 @@ class Plan:
     withhold: frozenset[bytes]
     alone: Alone | None = None
     upgrade: bytes | None = None
+    coded: bool = False
 
     def out(self, alone: Alone, length: int | None) -> Outgoing:
         """The upstream request for a call of its own; ``length`` of the body, None if not known."""
@@ -92,6 +94,7 @@ class Admission:
         self._plugins = plugins
         self._scope_key = scope_key
         self._client_keys = client_keys
+        self._decoding = asyncio.Lock()
         self._bodies = BodyMemo()
         self._plans: Memo[Request, Plan] = Memo(PLANS)
         self._verdicts: Memo[tuple[Plan, bytes], Call | Alone] = Memo(VERDICTS)
@@ -119,7 +122,7 @@ class Admission:
         if upgrade is not None or not self._candidate(request, chosen):
             reason = "upgrade" if upgrade else "route" if request.method in ("GET", "POST") else "method"
             alone = self.alone(chosen or self._choose(request, None), reason)
-        return Plan(request, control, withhold, alone, upgrade)
+        return Plan(request, control, withhold, alone, upgrade, request.get(b"content-encoding") is not None)
 
     def alone(self, stage: Stage, reason: str) -> Alone:
         """The verdict that a request of ``stage`` goes alone."""
@@ -130,21 +133,35 @@ class Admission:
         chosen = self.stages.chosen(plan.control.stage) if plan.control.stage is not None else None
         return self.alone(chosen or self._choose(plan.request, None), "body")
 
-    def decide(self, plan: Plan, body: bytes, decoded_limit: int) -> Call | Alone:
-        """Judge the whole request. Raises ``bad_request`` or ``body_too_large`` for a coded body that can not be read."""
+    def decide(self, plan: Plan, body: bytes) -> Call | Alone:
+        """Judge the whole request, whose body is not ``coded``."""
         if len(body) > MEMO_BODY:
-            return self._decide(plan, body, decoded_limit)
+            return self._decide(plan, body, body)
         key = (plan, sha256(body).digest())
         verdict = self._verdicts.get(key)
         if verdict is None:
-            verdict = self._decide(plan, body, decoded_limit)
+            verdict = self._decide(plan, body, body)
             self._verdicts.put(key, verdict)
         return verdict
 
-    def _decide(self, plan: Plan, body: bytes, decoded_limit: int) -> Call | Alone:
+    async def decide_coded(self, plan: Plan, body: bytes, limit: int) -> Call | Alone:
+        """Judge the whole request. Raises ``bad_request`` or ``body_too_large`` for a coded body that can not be read.
+
+        One at a time and piece by piece: a crowd of bombs holds ``limit`` decoded bytes once, and holds nobody else up.
+        """
+        key = (plan, sha256(body).digest())
+        verdict = self._verdicts.get(key)
+        if verdict is None:
+            async with self._decoding:
+                plain = await _decoded(b", ".join(plan.request.all(b"content-encoding")), body, limit)
+                verdict = self._decide(plan, body, plain)
+            if len(body) <= MEMO_BODY:
+                self._verdicts.put(key, verdict)
+        return verdict
+
+    def _decide(self, plan: Plan, body: bytes, plain: bytes | None) -> Call | Alone:
+        """``plain`` is the body without its codings, None where they are unknown."""
         request, control = plan.request, plan.control
-        codings = b", ".join(request.all(b"content-encoding"))
-        plain = decode_body(codings, body, decoded_limit) if codings else body
         chosen = self.stages.chosen(control.stage) if control.stage is not None else None
         if plain is None:
             return self.alone(chosen or self._choose(request, None), "coding")
@@ -249,6 +266,18 @@ def upgrade_of(request: Request) -> bytes | None:
         return None
     tokens = b",".join(request.all(b"connection")).split(b",")
     return value.strip() if b"upgrade" in (token.strip().lower() for token in tokens) else None
+
+
+async def _decoded(codings: bytes, body: bytes, limit: int) -> bytes | None:
+    """The body without its codings; the loop turns between two pieces."""
+    pieces = decoded_pieces(codings, body, limit)
+    if pieces is None:
+        return None
+    parts: list[bytes] = []
+    for piece in pieces:
+        parts.append(piece)
+        await asyncio.sleep(0)
+    return b"".join(parts)
 
 
 def _alone_reason(request: Request, control: Control) -> str | None:

@@ -49,6 +49,14 @@ class Call:
     may_own: bool = True
 
 
+class GoAlone(Exception):
+    """This request makes its own call, unshared; ``reason`` is the ``detail`` of its Cache-Status."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
 @dataclass(eq=False, slots=True)
 class Flight:
     """One key's flight on this node, whoever owns it."""
@@ -64,6 +72,8 @@ class Flight:
     ttl_s: float = 0.0
     refresh: bool = False
     delivered: bool = False
+    dropped: bool = False
+    away: str = ""
     watchers: int = 0
     closing: asyncio.Future[None] | None = None
     decided: asyncio.Future[None] | None = None
@@ -95,6 +105,11 @@ class Flight:
             self.log.append(End(fault))
         if self.decided is not None and not self.decided.done():
             self.decided.set_result(None)
+
+    def send_away(self, reason: str) -> None:
+        """Its listeners go alone, for ``reason``: nothing was made for them here."""
+        self.away = reason
+        self.finish(Fault(Code.ABANDONED, "this request goes alone"))
 
     def restart(self, log: Log) -> None:
         """A new attempt took over: listeners that have sent nothing move to ``log`` at once, the others are cut."""

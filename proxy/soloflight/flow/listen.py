@@ -9,7 +9,7 @@ from typing import Any
 
 from soloflight.core.frames import Body, End, Frame, Recording
 from soloflight.core.log import Cursor, Log
-from soloflight.flow.flights import Flight
+from soloflight.flow.flights import Flight, GoAlone
 from soloflight.ports import Role
 
 
@@ -64,7 +64,7 @@ class Listener:
         return f"Listener({self.role and self.role.value}, {self.flight_id}, {self._cursor!r})"
 
     async def next(self) -> list[Frame]:
-        """The frames that came since the last call; waits for at least one. Raises core.log.FellBehind."""
+        """The frames that came since the last call; waits for at least one. Raises core.log.FellBehind, and GoAlone."""
         if self._recording is not None:
             recording, self._recording = self._recording, None
             return [recording.head, *map(Body, recording.body), End()]
@@ -74,6 +74,8 @@ class Listener:
             cursor = self._cursor
             assert cursor is not None
             if frames := cursor.take():
+                if flight.away:
+                    raise GoAlone(flight.away)
                 self._learn(flight)
                 return frames
             woken = asyncio.get_running_loop().create_future()

@@ -28,12 +28,12 @@ from soloflight.core.flight import (
     Wait,
 )
 from soloflight.core.frames import Body, End, Recording
-from soloflight.flow.flights import Call, Flight, Registry
+from soloflight.flow.flights import Call, Flight, GoAlone, Registry
 from soloflight.flow.follower import Follower
 from soloflight.flow.lease import Lease, Seat, ms
 from soloflight.flow.listen import Listener
 from soloflight.flow.memory import Memory
-from soloflight.flow.owner import Attempt, Ending, Owner
+from soloflight.flow.owner import Attempt, Ending, Owner, backoff_s
 from soloflight.flow.publish import Publisher
 from soloflight.flow.replays import Replay, Replays
 from soloflight.flow.tasks import Tasks
@@ -43,14 +43,7 @@ log = logging.getLogger("soloflight.flow")
 
 # A following node counts as a watcher for this many leases after each look; it looks at least once a lease.
 WATCH_LEASES = 3
-
-
-class GoAlone(Exception):
-    """This request makes its own call, unshared; ``reason`` is the ``detail`` of its Cache-Status."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+GIVE_BACK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +78,7 @@ class Node:
     async def close(self, timeout_s: float = 5.0) -> None:
         """Cut what still runs, give seats back, leave the coordinator."""
         await self._tasks.close(timeout_s)
+        await self._beats.wait_idle(GIVE_BACK_S)
         await self._beats.close()
         await self._drains.close()
         await self._around.coordinator.close()
@@ -181,8 +175,8 @@ class Node:
         closing = flight.closing
         assert closing is not None
         try:
-            dropped = flight.abandon is None or await flight.abandon()
-            if dropped:
+            flight.dropped = flight.abandon is None or await flight.abandon()
+            if flight.dropped:
                 flight.finish(Fault(Code.ABANDONED, "everybody had left"))
                 self.flights.unregister(flight)
                 if flight.task is not None:
@@ -224,7 +218,8 @@ class Node:
                 await asyncio.sleep(reply.wait_ms / 1000)
             elif isinstance(reply, Joined):
                 if not flight.call.share:
-                    raise GoAlone("busy")
+                    flight.send_away("busy")
+                    return
                 await self._follow(flight, reply)
                 if flight.log.ended is not None:
                     return
@@ -302,7 +297,7 @@ class Node:
             Seat(flight.call.key, flight.call.stage, self.id),
             owned.fence if owned else None,
             self._beats,
-            partial(_set_watchers, flight),
+            partial(self._watched, flight),
             partial(self._fenced, flight),
         )
         lease.running = owned is None or owned.state is State.RUNNING
@@ -313,12 +308,18 @@ class Node:
             if not lease.running and not await lease.start():
                 return Ending.RETRY
             ended = await Owner(flight, lease, publisher, self._around.memory, self._drains, attempt).run()
+        except asyncio.CancelledError:
+            if not flight.dropped:  # the process stops: others need not wait for the lease to lapse
+                self._beats.spawn(lease.abandon(force=True), "give back")
+            raise
         finally:
             lease.end()
             flight.abandon = flight.on_ring = None
             await publisher.close()
         if ended.ending is Ending.SEALED:
             self._publish(flight, ended)
+        elif owned is None:  # without a coordinator nobody else spaces the attempts
+            await asyncio.sleep(backoff_s(attempt))
         return ended.ending
 
     def _publish(self, flight: Flight, ended: Attempt) -> None:
@@ -342,6 +343,8 @@ class Node:
             recording = None
         if recording is None or recording.size != found.size:
             return False
+        if flight.log.frames:
+            flight.restart(self.flights.new_log(flight.call.stage))
         flight.age_s, flight.ttl_s = found.age_ms / 1000, found.ttl_ms / 1000
         flight.decide(Role.REPLAY if found.kept else Role.FOLLOWER, found.flight, found.number)
         if found.kept:
@@ -365,17 +368,18 @@ class Node:
         log.warning("flight %s: an owner's write was refused (%s)", flight.id, refusal)
         self._around.emit(WriteRefused(flight.call.stage.name, flight.id, refusal))
 
+    def _watched(self, flight: Flight, watchers: int) -> None:
+        """A renewal told how many other nodes listen: publish for them, if the ring was lost; or for nobody, if all have left."""
+        flight.watchers = watchers
+        if not watchers:
+            self._left(flight)
+        elif flight.on_ring is not None:
+            flight.on_ring()
+
     def _rung(self, key: str) -> None:
         flight = self.flights.get(key)
         if flight is not None and flight.on_ring is not None:
             flight.on_ring()
-
-
-def _set_watchers(flight: Flight, watchers: int) -> None:
-    """A renewal told how many other nodes listen; the ring that should have told so may have been lost."""
-    flight.watchers = watchers
-    if watchers and flight.on_ring is not None:
-        flight.on_ring()
 
 
 def _same_payload(payload: str, call: Call) -> None:

@@ -181,7 +181,8 @@ class Owner:
             verdict = replace(verdict, kept=verdict.kept or Reason.TOO_LARGE)
         else:
             data = tuple(body.data for body in held)
-            recording = replace(recording, body=recording.body + data, size=recording.size + sum(map(len, data)))
+            size = recording.size + sum(map(len, data))
+            recording = replace(recording, body=recording.body + data, size=size, usage=verdict.usage)
             if recording.size > self._call.stage.max_recording:
                 verdict = replace(verdict, kept=verdict.kept or Reason.TOO_LARGE)
         if verdict.kept is None and not self._call.retention_s:
@@ -196,12 +197,16 @@ class Owner:
     async def _failed(self, fault: Fault, *, retry: bool) -> Attempt:
         """The attempt gave no (whole) answer. ``retry`` where it is proven that the upstream did not process it."""
         again = retry and self._attempt < self._call.stage.max_attempts and not self._flight.log.ended
-        backoff_s = BACKOFF_S[min(self._attempt, len(BACKOFF_S)) - 1]
-        retrying = await self._lease.fail(fault, retry=again, backoff_s=backoff_s)
+        retrying = await self._lease.fail(fault, retry=again, backoff_s=backoff_s(self._attempt))
         if again and (retrying or not self._lease.held):
             return Attempt(Ending.RETRY, Verdict(Reason.TRUNCATED, usage=Usage()), fault=fault)
         reason = Reason.TRUNCATED
         return Attempt(Ending.SEALED, Verdict(reason, usage=Usage()), fault=fault, tail=(End(fault),))
+
+
+def backoff_s(attempt: int) -> float:
+    """How long to wait behind attempt number ``attempt`` (from 1) that failed unprocessed."""
+    return BACKOFF_S[min(attempt, len(BACKOFF_S)) - 1]
 
 
 def _set(future: asyncio.Future[None]) -> None:

@@ -15,8 +15,8 @@ from soloflight.core.control import NONE_FRESH
 from soloflight.core.errors import SoloflightError
 from soloflight.core.request import Request
 from soloflight.flow.admit import Admission, Alone, Plan
-from soloflight.flow.flights import Call
-from soloflight.flow.node import GoAlone, Node
+from soloflight.flow.flights import Call, GoAlone
+from soloflight.flow.node import Node
 from soloflight.flow.replays import Replay
 from soloflight.ports import Event, RequestEnded, Role
 from soloflight.web.connection import ClientGone, Connection, sent
@@ -154,7 +154,10 @@ class Front:
             whole = await body.whole(limits.max_shared_body)
         if whole is None:
             return await self._alone(visit, plan, self.admission.too_large(plan), body)
-        verdict = self.admission.decide(plan, whole, limits.max_shared_body)
+        if plan.coded:
+            verdict = await self.admission.decide_coded(plan, whole, limits.max_shared_body)
+        else:
+            verdict = self.admission.decide(plan, whole)
         if isinstance(verdict, Alone):
             return await self._alone(visit, plan, verdict, whole)
         return await self._shared(visit, plan, verdict)
@@ -165,11 +168,6 @@ class Front:
         connection, client = connection_of(visit.raw), visit.client
         if connection.block and client.http11 and client.keep_alive:
             self.recogniser.learn(connection.block, call, trusted=connection.trusted_peer)
-        try:
-            listener = await self._node.listen(call)
-        except GoAlone as alone:
-            return await self._alone(visit, plan, self.admission.alone(call.stage, alone.reason), call.body)
-        listener.refresh = plan.control.fresh_s == NONE_FRESH
         responder = Responder(
             connection,
             client,
@@ -178,7 +176,12 @@ class Front:
             lambda code, message: call.rules.error_event(call.path, code, message),
         )
         visit.delivery = responder.delivery
-        return await responder.follow(listener)
+        try:
+            listener = await self._node.listen(call)
+            listener.refresh = plan.control.fresh_s == NONE_FRESH
+            return await responder.follow(listener)
+        except GoAlone as alone:
+            return await self._alone(visit, plan, self.admission.alone(call.stage, alone.reason), call.body)
 
     async def _alone(self, visit: Visit, plan: Plan, alone: Alone, body: BodyReader | bytes) -> Delivery:
         visit.stage = alone.stage.name

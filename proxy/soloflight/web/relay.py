@@ -46,7 +46,7 @@ class Relay:
         out = self._plan.out(self._alone, length)
         try:
             async with Patience(stage.first_byte_timeout, math.inf, stage.progress_timeout) as patience:
-                source = body if isinstance(body, bytes) else b"" if length == 0 else _watched(body, patience)
+                source = body if isinstance(body, bytes) else _watched(body, patience) if length != 0 else b""
                 exchange = await self._alone.target.upstream.send(out, source)
                 async with exchange:
                     if exchange.upgraded:
