@@ -127,7 +127,7 @@ class Owner:
         """Read up to the answer's end; the last frame is left in ``held``. True if length or chunks proved the end."""
         log = self._flight.log
         grace_until: float | None = None
-        while not exchange.whole:
+        while not exchange.ended():
             if judge.complete:
                 grace_until = grace_until or asyncio.get_running_loop().time() + TERMINAL_GRACE_S
                 data = await _read_trailer(exchange, grace_until)
@@ -145,9 +145,9 @@ class Owner:
                 if belongs:
                     held.append(Body(piece if belongs == len(piece) else piece[:belongs]))
                 if judge.ended:
-                    return exchange.whole
+                    return exchange.ended()
                 await self._keep_pace(patience)
-            if not exchange.whole:
+            if not exchange.ended():
                 _flush(log, held)
         for piece in _rest(identity):
             _flush(log, held)
@@ -168,7 +168,7 @@ class Owner:
 
     def _let_go(self, exchange: Exchange) -> None:
         """Keep the connection if its answer is through; else give it a moment to end by itself, apart from everybody."""
-        if exchange.whole:
+        if exchange.ended():
             exchange.release()
         else:
             self._drains.spawn(_drain(exchange), "drain")
@@ -249,7 +249,7 @@ async def _drain(exchange: Exchange) -> None:
     read = 0
     try:
         async with asyncio.timeout(TERMINAL_GRACE_S):
-            while not exchange.whole and read < DRAIN_LIMIT:
+            while not exchange.ended() and read < DRAIN_LIMIT:
                 read += len(await exchange.read())
     except (TimeoutError, UpstreamError):
         pass

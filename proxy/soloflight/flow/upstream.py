@@ -272,8 +272,7 @@ class Exchange:
             raise UpstreamError(Code.UPSTREAM_INVALID, "the upstream switched protocols unasked")
         self.head = _head(message, bodyless=self._out.method == "HEAD")
 
-    @property
-    def whole(self) -> bool:
+    def ended(self) -> bool:
         """Whether the body's last byte has been read already."""
         return self._payload is None or self._payload.at_eof()
 
@@ -293,7 +292,7 @@ class Exchange:
         """Give the connection back for another request, if the answer and the request body are through; else close it."""
         if self._connection is None:
             return
-        unread = not self.whole or (self._upload is not None and not self._upload.done())
+        unread = not self.ended() or (self._upload is not None and not self._upload.done())
         if unread or self.upgraded:
             self.abort()
             return

@@ -70,13 +70,13 @@ class Relay:
         frame = framing(exchange.head, self._client)
         head, ended = self._head(exchange), False
         connection, delivery = self._connection, self.delivery
-        while not exchange.whole:
+        while not exchange.ended():
             data = await exchange.read()
             patience.progress()
             if not data:
                 break
-            connection.send(head + frame.body(data) + (frame.end() if exchange.whole else b""))
-            head, ended = b"", exchange.whole
+            connection.send(head + frame.body(data) + (frame.end() if exchange.ended() else b""))
+            head, ended = b"", exchange.ended()
             self._started(exchange)
             delivery.sent += len(data)
             if connection.write_paused:
