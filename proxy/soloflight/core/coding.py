@@ -75,13 +75,19 @@ def decode_body(content_encoding: bytes | None, body: bytes, limit: int) -> byte
 
     Raises ``body_too_large`` beyond ``limit`` decoded bytes, and ``bad_request`` where the body does not decode.
     """
+    pieces = decoded_pieces(content_encoding, body, limit)
+    return None if pieces is None else b"".join(pieces)
+
+
+def decoded_pieces(content_encoding: bytes | None, body: bytes, limit: int) -> Iterator[bytes] | None:
+    """``decode_body`` step by step, for who must not be held up by a large one: raises while it is iterated."""
     codings = read_codings(content_encoding)
-    if codings is None:
-        return None
-    decoder = _Chain(codings, limit, _REQUEST_FAULTS)
-    decoded = b"".join(decoder.feed(body))
+    return None if codings is None else _whole(_Chain(codings, limit, _REQUEST_FAULTS), body)
+
+
+def _whole(decoder: _Chain, body: bytes) -> Iterator[bytes]:
+    yield from decoder.feed(body)
     decoder.finish()
-    return decoded
 
 
 class ResponseDecoder:
