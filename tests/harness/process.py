@@ -122,6 +122,10 @@ class Process:
         Path(f"/proc/{self.pid}/clear_refs").write_text("5")
         return self.rss()
 
+    def cpu_s(self) -> float:
+        """For how long its main thread, which is its loop's, has computed, in seconds."""
+        return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
+
     def open_files(self) -> int:
         """Number of open file descriptors, sockets included."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))
