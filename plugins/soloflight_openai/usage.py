@@ -6,6 +6,8 @@ from soloflight.core.answer import Usage
 
 # Anthropic counts what came from its prompt cache apart; OpenAI's prompt_tokens hold it already.
 _PROMPT = ("prompt_tokens", "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+MOST = 1 << 53
+"""No count is believed beyond this: an upstream's number must fit wherever it is kept."""
 _COMPLETION = ("completion_tokens", "output_tokens")
 
 
@@ -20,4 +22,4 @@ def read_usage(holder: object, before: Usage) -> Usage:
 
 
 def _count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+    return min(value, MOST) if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

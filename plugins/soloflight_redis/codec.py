@@ -7,7 +7,7 @@ Encryption and the version byte are the cipher's affair.
     head    [status, reason, [[name, value], …], length or nil, delimited]
     frame   bin = Body | head = Head | nil = End | [fault] = End with a fault
     fault   [code, message, seconds or nil]
-    result  [key, number, head, [bin, …], size]
+    result  [key, number, head, [bin, …], size, [prompt tokens, completion tokens]]
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]  # it has no stubs
 
 from soloflight.core.errors import Code, Fault
-from soloflight.core.frames import Body, End, Field, Frame, Head, Recording
+from soloflight.core.frames import Body, End, Field, Frame, Head, Recording, Usage
 
 MAX_FIELDS = 1_000
 MAX_HEAD_BYTES = 1 << 20
@@ -74,18 +74,22 @@ def _frame_in(item: object) -> Frame:
 
 def pack_result(key: str, number: int, result: Recording) -> bytes:
     """A sealed result, bound to its flight key and attempt."""
-    return _pack([key, number, _head_out(result.head), result.body, result.size])
+    usage = [result.usage.prompt, result.usage.completion]
+    return _pack([key, number, _head_out(result.head), result.body, result.size, usage])
 
 
 def unpack_result(data: bytes, key: str, number: int) -> Recording:
     """Read the result of attempt ``number`` of ``key``. Raises Unreadable, also where it is another one's."""
-    of_key, of_number, head, body, size = _list(_unpack(data), "result", 5)
+    of_key, of_number, head, body, size, usage = _list(_unpack(data), "result", 6)
     if of_key != key or of_number != number:
         raise Unreadable("the result of another attempt")
     parts = tuple(_body(part) for part in _list(body, "body"))
     if not _is_count(size) or sum(map(len, parts)) != size:
         raise Unreadable("a body that is not as long as it says")
-    return Recording(_head_in(head), parts, size)
+    tokens = _list(usage, "usage", 2)
+    if not all(map(_is_count, tokens)):
+        raise Unreadable("a usage that is none")
+    return Recording(_head_in(head), parts, size, Usage(*tokens))
 
 
 def _body(data: object) -> bytes:

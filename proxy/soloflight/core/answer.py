@@ -5,11 +5,13 @@ The rules themselves live in plugins (``plugins/soloflight_openai``); the words 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from soloflight.core.frames import Head
+from soloflight.core.frames import NO_USAGE, Head, Usage
+
+__all__ = ["AnswerRules", "Facts", "Judge", "Reason", "Usage", "Verdict"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +50,6 @@ class Reason(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens the upstream counted, from its ``usage`` member. Zero where it said nothing."""
-
-    prompt: int = 0
-    completion: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Verdict:
     """The judge's last word. ``kept`` is None for an answer that may be replayed, else why it may not.
 
@@ -65,7 +59,7 @@ class Verdict:
 
     kept: Reason | None
     whole: bool | None = None
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = NO_USAGE
 
 
 class Judge(Protocol):

@@ -59,15 +59,28 @@ Frame: TypeAlias = Head | Body | End
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens the upstream counted, from its ``usage`` member. Zero where it said nothing."""
+
+    prompt: int = 0
+    completion: int = 0
+
+
+NO_USAGE = Usage()
+
+
+@dataclass(frozen=True, slots=True)
 class Recording:
     """A finished, complete answer: what is sealed, kept and replayed.
 
-    ``body`` keeps the boundaries of the recorded Body frames; ``size`` is the sum of their bytes.
+    ``body`` keeps the boundaries of the recorded Body frames; ``size`` is the sum of their bytes. ``usage`` was read from a
+    side copy as they passed: whoever replays the answer knows what it did not cost without reading it.
     """
 
     head: Head
     body: tuple[bytes, ...]
     size: int
+    usage: Usage = NO_USAGE
 
     @property
     def cost(self) -> int:

@@ -27,7 +27,7 @@ from soloflight.core.flight import (
     Seal,
     Start,
 )
-from soloflight.core.frames import Body, Frame, Head, Recording
+from soloflight.core.frames import Body, Frame, Head, Recording, Usage
 from soloflight.ports import Coordinator, Subscription
 
 T = TypeVar("T")
@@ -49,7 +49,9 @@ def recording(*body: bytes) -> Recording:
     return Recording(HEAD, body, sum(map(len, body)))
 
 
-ANSWER = recording(b"data: \xf0\x9f\x9b\xa9\r\n\r\n", b"\x00\xff", b"data: [DONE]\n\n")
+ANSWER = replace(
+    recording(b"data: \xf0\x9f\x9b\xa9\r\n\r\n", b"\x00\xff", b"data: [DONE]\n\n"), usage=Usage(1 << 40, 7)
+)
 EMPTY = replace(recording(), head=Head(204, b"", (), length=0, delimited=False))
 
 
