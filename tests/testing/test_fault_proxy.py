@@ -136,3 +136,37 @@ async def test_ends_pass_in_order(client: RawClient, faults: FaultProxy, upstrea
     assert (response.body, response.ended) == (b"all", "fin")
     client.close()
     await eventually(lambda: faults.open_now == 0)
+
+
+async def test_mutes_marked_connections(client: RawClient, faults: FaultProxy) -> None:
+    """Half-open: both sides stand, and only one hears. Others and new ones go on."""
+    faults.mark = b"GET /"
+    await client.ask(request("POST", "/", body=b"unmarked"))
+    assert faults.mute() == 0
+    async with connect(faults.port) as marked:
+        await marked.ask(GET)
+        assert faults.mute() == 1
+        await marked.send(GET)
+        assert await silent(marked)
+        assert (await client.ask(GET)).status == 200
+        faults.heal()
+        assert await silent(marked)
+        assert faults.open_now == 2
+    assert (await ask(faults.port, GET)).status == 200
+
+
+async def test_tells_of_a_request_before_it_goes_on(client: RawClient, faults: FaultProxy) -> None:
+    seen: list[bytes] = []
+
+    def look(data: bytes) -> None:
+        seen.append(data)
+        faults.up.swallow = b"/second" in data
+
+    faults.before_request = look
+    assert (await client.ask(GET)).status == 200
+    await client.send(request("GET", "/second"))
+    assert await silent(client)
+    assert len(seen) == 2
+    assert faults.up.bytes == sum(map(len, seen))
+    faults.heal()
+    assert faults.before_request is None

@@ -1,7 +1,8 @@
 """A TCP proxy that misbehaves on demand: between the proxy and its backend, or anywhere else.
 
-It can delay, swallow, hold, cut and refuse, per direction and at runtime, and lose the reply to one chosen
-request. It knows no protocol: a "request" is what one read gave, true of clients that wait for replies.
+It can delay, swallow, hold, cut and refuse, per direction and at runtime, lose the reply to one chosen
+request, and make chosen connections half-open. It knows no protocol: a "request" is what one read gave, true of
+clients that wait for replies.
 ``up`` is from the client to the target, ``down`` is back.
 """
 
@@ -11,6 +12,7 @@ import asyncio
 import socket
 import struct
 from collections import deque
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -93,6 +95,7 @@ class _Link(asyncio.Protocol):
         self.up = _Lane(self, proxy.up)
         self.down = _Lane(self, proxy.down)
         self.down.sink = client.transport
+        self.marked = False
         self._cut_at_reply: bool | None = None  # None: replies pass; else the next one is lost, and then cut?
 
     def __repr__(self) -> str:
@@ -105,6 +108,7 @@ class _Link(asyncio.Protocol):
     def client_sent(self, data: bytes) -> None:
         """Bytes, or ``b""`` for the end, came from the client."""
         if data:
+            self.proxy._look_at(self, data)
             self._cut_at_reply = self.proxy._fate_of_reply(data, self._cut_at_reply)
         self.up.put(data)
         self._bound()
@@ -154,6 +158,7 @@ class FaultProxy:
 
     ``faults.up.delay_s = 0.2``, ``faults.down.swallow = True``, ``faults.pause()``, ``faults.cut()``,
     ``faults.refuse = True``, ``faults.lose_reply(b"EVALSHA")``; ``faults.heal()`` takes everything back.
+    ``faults.before_request`` is called with each request before it goes on: what it sets counts for it already.
     """
 
     def __init__(self, target_host: str, target_port: int, *, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -164,6 +169,8 @@ class FaultProxy:
         self.down = Direction("down")
         self.paused = False
         self.refuse = False  # new connections are reset at once
+        self.before_request: Callable[[bytes], None] | None = None
+        self.mark = b""  # connections on which the client has sent this can be muted
         self.accepted = 0
         self.replies_lost = 0
         self._lose: deque[tuple[bytes, bool]] = deque()
@@ -219,6 +226,14 @@ class FaultProxy:
             link.end(reset=reset)
         return len(links)
 
+    def mute(self) -> int:
+        """Make the present connections with ``mark`` half-open: open, and nothing comes down any more. Gives their number."""
+        links = [link for link in self._links if link.marked]
+        for link in links:
+            link.down.faults = Direction("muted")
+            link.down.faults.swallow = True
+        return len(links)
+
     def lose_reply(self, to: bytes = b"", *, cut: bool = True) -> None:
         """The target gets the next request with ``to`` in it; its reply is lost, the connection is cut.
 
@@ -228,12 +243,18 @@ class FaultProxy:
         self._lose.append((to, cut))
 
     def heal(self) -> None:
-        """Take every fault back; replies that were marked as lost stay lost."""
+        """Take every fault back. What was lost stays lost, and a muted connection muted."""
         self.up.delay_s = self.down.delay_s = 0.0
         self.up.swallow = self.down.swallow = False
         self.refuse = False
+        self.before_request = None
         self._lose.clear()
         self.resume()
+
+    def _look_at(self, link: _Link, data: bytes) -> None:
+        link.marked = link.marked or (bool(self.mark) and self.mark in data)
+        if self.before_request is not None:
+            self.before_request(data)
 
     def _fate_of_reply(self, request: bytes, so_far: bool | None) -> bool | None:
         if self._lose and self._lose[0][0] in request:
