@@ -142,10 +142,10 @@ def stale(flight: Flight, op: Claim, now: int) -> Transition | None:
 @clause(Owned, to=(State.PENDING, State.RUNNING))
 def takes_over(flight: Flight, op: Claim, now: int) -> Transition:
     """The attempt lapsed or its retry is due: the next attempt of the same flight, with a new fence."""
-    taken = _attempt(flight, op, now, flight.id, flight.attempt + 1)
+    taken = _attempt(flight, op, now, flight.id, flight.attempt + 1, op.payload or flight.payload)
     watchers = live_watchers(flight, now)
     watchers.pop(op.node, None)
-    taken = replace(taken, watchers=watchers, payload=op.payload or flight.payload)
+    taken = replace(taken, watchers=watchers)
     return _owned(taken, Notice(NoticeKind.TAKEN, taken.fence.number))
 
 
@@ -158,7 +158,8 @@ def absent(flight: Flight | None, op: Claim, now: int) -> Transition | None:
 @clause(Owned, to=(State.PENDING, State.RUNNING))
 def begins(flight: Flight | None, op: Claim, now: int) -> Transition:
     """Nothing stands in the way: attempt 1 of a new flight; a kept answer stays until the new seal."""
-    return _owned(_attempt(flight, op, now, op.flight, 1))
+    kept = flight.payload if flight and kept_answer(flight, now) else ""
+    return _owned(_attempt(flight, op, now, op.flight, 1, op.payload or kept))
 
 
 def _replay(flight: Flight, now: int) -> Transition:
@@ -173,7 +174,7 @@ def _owned(flight: Flight, *notices: Notice) -> Transition:
     return Transition(flight, reply, tuple((KEY, notice) for notice in notices))
 
 
-def _attempt(flight: Flight | None, op: Claim, now: int, flight_id: str, attempt: int) -> Flight:
+def _attempt(flight: Flight | None, op: Claim, now: int, flight_id: str, attempt: int, payload: str) -> Flight:
     """A fresh attempt over ``flight``. Even a garbage record's number counts: numbers only rise."""
     previous = flight.fence.number if flight else 0
     lease_ms = op.running_ms if op.direct else op.pending_ms
@@ -187,7 +188,7 @@ def _attempt(flight: Flight | None, op: Claim, now: int, flight_id: str, attempt
         progress_until=now + op.first_byte_ms if op.direct and op.first_byte_ms else 0,
         deadline=now + op.deadline_ms,
         seen=now,
-        payload=op.payload,
+        payload=payload,
         answer=kept_answer(flight, now) if flight else None,
         outcome=told_outcome(flight, now) if flight else None,
     )
