@@ -100,7 +100,7 @@ class Lease:
         if self._fence is None:
             return True
         fence = self._fence
-        reply = await self._step(Start(fence, ms(stage.running_lease), ms(stage.first_byte_timeout)))
+        reply = await self._step(Start(fence, ms(stage.running_lease), bound_ms(stage.first_byte_timeout, stage)))
         self.running = True
         return reply is None or not isinstance(reply, Refused)
 
@@ -109,7 +109,8 @@ class Lease:
         stage = self._seat.stage
         if self._fence is None:
             return None
-        op = Append(self._fence, index, frames, ms(stage.running_lease), self.progress, ms(stage.progress_timeout))
+        silence_ms = bound_ms(stage.progress_timeout, stage)
+        op = Append(self._fence, index, frames, ms(stage.running_lease), self.progress, silence_ms)
         reply = await self._step(op)
         if isinstance(reply, Done):
             self._on_watchers(reply.watchers)
@@ -150,7 +151,8 @@ class Lease:
         if self._fence is None:
             return
         lease_s = stage.running_lease if self.running else stage.pending_lease
-        reply = await self._step(Renew(self._fence, ms(lease_s), self.progress, ms(stage.progress_timeout)))
+        silence_ms = bound_ms(stage.progress_timeout, stage)
+        reply = await self._step(Renew(self._fence, ms(lease_s), self.progress, silence_ms))
         if isinstance(reply, Done):
             self._on_watchers(reply.watchers)
 
@@ -172,3 +174,12 @@ class Lease:
 def ms(seconds: float) -> int:
     """Whole milliseconds, never zero for a positive time."""
     return max(1, round(seconds * 1000)) if seconds > 0 else 0
+
+
+def bound_ms(limit_s: float, stage: Stage) -> int:
+    """The coordinator's bound where an owner's own is ``limit_s``: one lease more.
+
+    An owner that sees the bound pass ends the flight for all (504, contract section 5). Were both bounds the same, a follower
+    could find the attempt lapsed just before that, and call the upstream again. This one unseats owners that are stuck.
+    """
+    return ms(limit_s + stage.running_lease) if limit_s > 0 else 0

@@ -30,7 +30,7 @@ from soloflight.core.flight import (
 from soloflight.core.frames import Body, End, Recording
 from soloflight.flow.flights import Call, Flight, GoAlone, Registry
 from soloflight.flow.follower import Follower
-from soloflight.flow.lease import Lease, Seat, ms
+from soloflight.flow.lease import Lease, Seat, bound_ms, ms
 from soloflight.flow.listen import Listener
 from soloflight.flow.memory import Memory
 from soloflight.flow.owner import Attempt, Ending, Owner, backoff_s
@@ -99,13 +99,11 @@ class Node:
             if flight is None:
                 return self._launch(call)
             if flight.closing is not None:
-                await flight.closing
+                await asyncio.wait([flight.closing])  # not the future itself: who gives up must not cancel it for all
             elif not flight.joinable:
                 raise GoAlone("too_large")
             elif flight.role is None and _stricter(call.fresh_s, flight.call.fresh_s):
                 await _settled(flight)
-                if flight.role is not Role.REPLAY:
-                    return self._join(flight, call)
             else:
                 return self._join(flight, call)
 
@@ -249,8 +247,8 @@ class Node:
             flight=flight.id,
             pending_ms=ms(stage.pending_lease),
             running_ms=ms(stage.running_lease),
-            first_byte_ms=ms(stage.first_byte_timeout),
-            deadline_ms=ms(stage.flight_deadline),
+            first_byte_ms=bound_ms(stage.first_byte_timeout, stage),
+            deadline_ms=bound_ms(stage.flight_deadline, stage),
             max_attempts=stage.max_attempts,
             poison_ms=ms(stage.poison_ttl),
             watch_ms=ms(WATCH_LEASES * stage.running_lease) if call.share else 0,
