@@ -163,7 +163,7 @@ class Log:
             cursor.offset = self.size
             if self.windowed:
                 self._trim()
-                self._give_room()
+            self._give_room()
         return frames
 
     def _detach(self, cursor: Cursor) -> None:
@@ -175,7 +175,7 @@ class Log:
             self._give_back()
         elif self.windowed:
             self._trim()
-            self._give_room()
+        self._give_room()
 
     def _give_back(self) -> None:
         if not self._cursors and self._frames:

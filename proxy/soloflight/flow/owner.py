@@ -30,6 +30,8 @@ TERMINAL_GRACE_S = 0.5
 DRAIN_LIMIT = 64 * 1024
 # Beyond max_recording the upstream is read at most this far ahead of the fastest listener.
 WINDOW_LEAD = 1 << 20
+# After this many bytes the loop turns once, whatever is there to be read.
+TURN = 512 * 1024
 BACKOFF_S = (0.05, 0.2, 0.5)
 
 
@@ -127,6 +129,7 @@ class Owner:
         """Read up to the answer's end; the last frame is left in ``held``. True if length or chunks proved the end."""
         log = self._flight.log
         grace_until: float | None = None
+        turn_at = TURN
         while not exchange.ended():
             if judge.complete:
                 grace_until = grace_until or asyncio.get_running_loop().time() + TERMINAL_GRACE_S
@@ -147,6 +150,9 @@ class Owner:
                 if judge.ended:
                     return exchange.ended()
                 await self._keep_pace(patience)
+                if log.size >= turn_at:  # one read can decode to very much
+                    turn_at = log.size + TURN
+                    await asyncio.sleep(0)
             if not exchange.ended():
                 _flush(log, held)
         for piece in _rest(identity):
@@ -160,7 +166,8 @@ class Owner:
         log = self._flight.log
         if not log.windowed and self._memory.used > self._memory.limit and self._memory.full():
             log.stop_recording()
-        while log.windowed and log.listeners and log.unread() > WINDOW_LEAD:
+        nearly = self._call.stage.max_recording - WINDOW_LEAD  # what the window drops first must have been read by then
+        while (log.windowed or log.size > nearly) and log.listeners and log.unread() > WINDOW_LEAD:
             room = asyncio.get_running_loop().create_future()
             log.wait_for_room(partial(_set, room))
             await room
