@@ -149,13 +149,13 @@ class Admission:
 
         One at a time and piece by piece: a crowd of bombs holds ``limit`` decoded bytes once, and holds nobody else up.
         """
-        key = (plan, sha256(body).digest())
-        verdict = self._verdicts.get(key)
+        key = (plan, sha256(body).digest()) if len(body) <= MEMO_BODY else None
+        verdict = self._verdicts.get(key) if key is not None else None
         if verdict is None:
             async with self._decoding:
                 plain = await _decoded(b", ".join(plan.request.all(b"content-encoding")), body, limit)
                 verdict = self._decide(plan, body, plain)
-            if len(body) <= MEMO_BODY:
+            if key is not None:
                 self._verdicts.put(key, verdict)
         return verdict
 
