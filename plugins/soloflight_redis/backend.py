@@ -16,7 +16,6 @@ from typing import Any
 
 from redis.exceptions import (
     AskError,
-    BusyLoadingError,
     ClusterDownError,
     MovedError,
     NoScriptError,
@@ -42,7 +41,9 @@ LARGE_BYTES = 128 << 10
 PROBE_S = (0.5, 1.0)
 """Between these the prober waits before each look at a Redis that is away (the promise is 5 s)."""
 PROBE_BOUND_S = 2.0
-REDIRECTIONS = 5
+TURNS = 5
+"""How often a command may be sent elsewhere, or again."""
+TURNED_AWAY = (AskError, ClusterDownError, ReadOnlyError, TryAgainError)  # AskError: MovedError, too
 
 
 class WritesRefused(BackendError):
@@ -105,60 +106,53 @@ class Backend:
         keys = self._names.flight(key)
         words = (len(keys), *keys, tag, *call.arguments)
         large = call.large_bytes > LARGE_BYTES
-        said = await self._ask(keys[0], packed("EVALSHA", script.digest, *words), large, until)
+        said = await self._ask(keys[0], packed("EVALSHA", script.digest, *words), until, large=large, tag=tag)
         if isinstance(said, NoScriptError):
-            said = await self._ask(keys[0], packed("EVAL", script.source, *words), large, until)
+            said = await self._ask(keys[0], packed("EVAL", script.source, *words), until, large=large, tag=tag)
         self._refuse(said)
-        if not isinstance(said, list) or not said or said[0] != tag:
-            # Nothing is believed of a connection whose replies are not in order.
-            self._servers.drop("replies out of order")
-            raise BackendError("replies out of order")
-        return said[1:]
+        reply: list[Any] = said[1:]
+        return reply
 
     async def command(self, name: str, *words: str | bytes | int) -> Any:
         """Execute a command on the server of the key or channel ``name``. Raises BackendError."""
         until = asyncio.get_running_loop().time() + self._bound_s
-        said = await self._ask(name, packed(*words), False, until)
+        said = await self._ask(name, packed(*words), until)
         self._refuse(said)
         return said
 
-    async def _ask(self, name: str, command: bytes, large: bool, until: float) -> Any:
-        """The reply, an error reply as a value. Raises BackendError where there is none."""
-        why, losses, lane = "", 0, None
-        asking = False
-        for _ in range(REDIRECTIONS):
+    async def _ask(
+        self, name: str, command: bytes, until: float, *, large: bool = False, tag: bytes | None = None
+    ) -> Any:
+        """The reply, an error reply as a value; a script's begins with ``tag``. Raises BackendError where there is none."""
+        why, losses = "", 0
+        for _ in range(TURNS):
             if not self.breaker.closed:
                 raise BackendError(f"redis is away: {self.breaker.why}")
             try:
-                if lane is None:
-                    lane = await self._servers.lane(name, large=large, until=until)
-                said = await lane.send(command, until, asking=asking)
+                lane = await self._servers.lane(name, large=large, until=until)
+                said = await lane.send(command, until)
+                if tag is not None and not _in_order(said, tag):
+                    lane.drop("replies out of order")
+                    raise Lost("replies out of order")
+                if not isinstance(said, TURNED_AWAY):
+                    return said
+                why = str(said)
+                await self._turn(said, lane, until)
             except Lost as error:
-                why, losses, lane, asking = str(error), losses + 1, None, False
-                if losses == 2 or asyncio.get_running_loop().time() >= until:
-                    break
-                continue
-            redirected = await self._redirected(said, lane, large, until) if isinstance(said, RedisError) else said
-            if redirected is said:
-                return said
-            lane, asking, why = redirected, isinstance(said, AskError) and not isinstance(said, MovedError), str(said)
+                why, losses = str(error), losses + 1
+            if losses == 2 or asyncio.get_running_loop().time() >= until:
+                break
         self._failed(why, large)
         raise BackendError(f"redis did not answer: {why}")
 
-    async def _redirected(self, said: RedisError, lane: Lane, large: bool, until: float) -> Any:
-        """Where to ask again after this error reply: a lane, None for the usual one, or ``said`` where it is the answer."""
+    async def _turn(self, said: RedisError, lane: Lane, until: float) -> None:
+        """The server said that another one is to be asked, or that it is too early. Raises Lost."""
         if isinstance(said, MovedError):
-            await self._servers.refresh(until)
-            return None
-        if isinstance(said, AskError):
-            return self._servers.lane_to(said.host, said.port, large=large)
-        if isinstance(said, (ReadOnlyError, BusyLoadingError)):
+            await self._servers.moved(said, until)
+        elif isinstance(said, ReadOnlyError):
             lane.drop("it takes no writes")  # a demoted master: the next connection finds the new one
-            return None
-        if isinstance(said, (TryAgainError, ClusterDownError)):
-            await asyncio.sleep(min(0.05, self._bound_s / 10))
-            return None
-        return said
+        else:  # the slot is on its way between two servers, or without one (cluster): soon over, or not
+            await asyncio.sleep(self._bound_s / (2 * TURNS))
 
     def _refuse(self, said: Any) -> None:
         """Raise BackendError for an error reply."""
@@ -231,3 +225,8 @@ class Backend:
             lane.drop("it takes no writes")
             why = str(said)
         raise Lost(why)
+
+
+def _in_order(said: Any, tag: bytes) -> bool:
+    """Whether this can be the reply to the script that was called with ``tag``. An error names nobody."""
+    return isinstance(said, RedisError) or (isinstance(said, list) and said[:1] == [tag])

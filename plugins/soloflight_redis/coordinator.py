@@ -13,6 +13,7 @@ from soloflight.flow.tasks import Tasks
 from soloflight.ports import BackendError, Batch, Subscription
 from soloflight_redis.backend import LARGE_BYTES, Backend, WritesRefused
 from soloflight_redis.cipher import make_cipher
+from soloflight_redis.cluster import Cluster
 from soloflight_redis.codec import Unreadable, unpack_result
 from soloflight_redis.hearing import Hearing
 from soloflight_redis.keys import Names
@@ -105,7 +106,8 @@ class RedisCoordinator:
 
     def _servers(self) -> Servers:
         dialer = Dialer(self._target, self._options.bound_s)
-        return Single(dialer, self._tasks, self._options.bound_s)
+        several = Cluster if self._target.kind is Kind.CLUSTER else Single
+        return several(dialer, self._tasks, self._options.bound_s)
 
     async def close(self) -> None:
         """Stop; idempotent."""

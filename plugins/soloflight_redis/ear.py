@@ -25,6 +25,14 @@ from soloflight_redis.wire import Lost, Outbox, packed
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 
 
+class Elsewhere(Lost):
+    """The channel is not served here: ``error`` is what the server said (NOPERM, MOVED), None if it only let go."""
+
+    def __init__(self, error: ResponseError | None) -> None:
+        super().__init__(str(error or "its slot has moved"))
+        self.error = error
+
+
 class Listening(Protocol):
     """Who owns an ear."""
 
@@ -34,8 +42,8 @@ class Listening(Protocol):
     def on_gap(self, channel: str) -> None:
         """A held channel is held again; what was published meanwhile is lost."""
 
-    def on_moved(self, channel: str, error: ResponseError | None) -> None:
-        """The server does not serve this channel (any more): it is not held here now."""
+    def on_elsewhere(self, channel: str, why: Elsewhere) -> None:
+        """The server does not serve a channel that it had confirmed before: it is not held here any more."""
 
     def on_deaf(self, why: str) -> None:
         """There is no connection."""
@@ -91,7 +99,7 @@ class Ear:
         return list(self._held)
 
     def hold(self, channel: str) -> asyncio.Future[None]:
-        """Listen to ``channel``; done when the server has confirmed it. Raises (in the future) Lost if it refuses."""
+        """Listen to ``channel``; done when the server has confirmed it. The future raises Elsewhere if it refuses."""
         future: asyncio.Future[None] = self._loop.create_future()
         held = self._held.get(channel)
         if held is None:
@@ -218,20 +226,21 @@ class Ear:
         if self._leaving[channel] > 0:
             self._leaving[channel] -= 1
         elif channel in self._held:  # the server's own doing: its slot has moved
-            self._give_up(channel, None)
+            self._give_up(channel, Elsewhere(None))
 
     def _refused(self, error: ResponseError) -> None:
         if self._asked:
             channel = self._asked.popleft()
             if channel in self._held and channel not in self._asked:
-                self._give_up(channel, error)
+                self._give_up(channel, Elsewhere(error))
 
-    def _give_up(self, channel: str, error: ResponseError | None) -> None:
+    def _give_up(self, channel: str, why: Elsewhere) -> None:
         held = self._held.pop(channel)
         for future in held.waiting:
             if not future.done():
-                future.set_exception(Lost(str(error or "moved")))
-        self._owner.on_moved(channel, error)
+                future.set_exception(Elsewhere(why.error))
+        if held.before:
+            self._owner.on_elsewhere(channel, why)
 
 
 def _done(held: Held) -> None:

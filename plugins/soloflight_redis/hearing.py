@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import MovedError, ResponseError
+from redis.exceptions import MovedError
 
 from soloflight.core.flight import Notice
 from soloflight.flow.tasks import Tasks
@@ -20,7 +20,7 @@ from soloflight.ports import BackendError
 from soloflight_redis.backend import Backend
 from soloflight_redis.cipher import Cipher
 from soloflight_redis.codec import Unreadable
-from soloflight_redis.ear import Ear
+from soloflight_redis.ear import Ear, Elsewhere
 from soloflight_redis.keys import Names
 from soloflight_redis.notices import GAP, PROBE, RING, read_notice
 from soloflight_redis.servers import Servers
@@ -30,6 +30,8 @@ log = logging.getLogger("soloflight.redis")
 
 PROBE_S = 1.5
 """How long a connection may be quiet before it is probed, and how long the probe may take."""
+MOVES = 4
+"""How often a channel is followed from one server to another before it is given up."""
 
 Listener = Callable[[Notice], None]
 
@@ -131,13 +133,22 @@ class Hearing:
 
     async def _hold(self, channel: str) -> None:
         """Hold ``channel`` where it is served. Raises Lost."""
-        if channel not in self._at and self._servers.sharded:
-            until = asyncio.get_running_loop().time() + self._bound_s
-            await self._servers.lane(channel, large=False, until=until)  # the slots are known then
-        ear = self._at.get(channel)
-        if ear is None:
-            ear = self._at[channel] = self._ear(channel)
-        await ear.hold(channel)
+        until = asyncio.get_running_loop().time() + self._bound_s
+        for _ in range(MOVES):
+            if self._servers.sharded:
+                await self._servers.lane(channel, large=False, until=until)  # now the slots are known
+            ear = self._at.get(channel)
+            if ear is None:
+                ear = self._at[channel] = self._ear(channel)
+            try:
+                await ear.hold(channel)
+                return
+            except Elsewhere as why:
+                self._at.pop(channel, None)
+                if not isinstance(why.error, MovedError | None):
+                    raise
+                await self._servers.moved(why.error, until)
+        raise Lost("the channel moves about")
 
     def _ear(self, channel: str) -> Ear:
         where = self._servers.where(channel)
@@ -216,21 +227,26 @@ class Hearing:
         if key is not None:
             self._tell(key, GAP)
 
-    def on_moved(self, channel: str, error: ResponseError | None) -> None:
+    def on_elsewhere(self, channel: str, why: Elsewhere) -> None:
         """Find the channel's new place, and tell its listeners to look again."""
         self._at.pop(channel, None)
-        if channel in self._keys and (error is None or isinstance(error, MovedError)):
-            self._tasks.spawn(self._follow(channel), "redis channel moved")
+        if channel in self._keys:
+            self._tasks.spawn(self._follow(channel, why), "redis channel moved")
 
-    async def _follow(self, channel: str) -> None:
-        until = asyncio.get_running_loop().time() + self._bound_s
-        try:
-            await self._servers.refresh(until)
-            async with asyncio.timeout_at(until):
-                await self._hold(channel)
-        except (Lost, TimeoutError):
-            log.debug("a channel that moved has not been found yet")
-        self.on_gap(channel)
+    async def _follow(self, channel: str, why: Elsewhere) -> None:
+        """Hold the channel where it is now, however long that takes, while somebody listens."""
+        error = why.error if isinstance(why.error, MovedError) else None
+        while channel in self._keys:
+            until = asyncio.get_running_loop().time() + self._bound_s
+            try:
+                await self._servers.moved(error, until)
+                async with asyncio.timeout_at(until):
+                    await self._hold(channel)
+                self.on_gap(channel)
+                return
+            except (Lost, TimeoutError):
+                error = None
+                await asyncio.sleep(self._bound_s)
 
     def on_deaf(self, why: str) -> None:
         """A connection was lost: is Redis there at all?"""

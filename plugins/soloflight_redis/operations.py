@@ -160,12 +160,14 @@ def batch_context(key: str, number: int, index: int) -> bytes:
 def reply(op: Operation, said: Sequence[Any]) -> Reply:
     """The reply to ``op`` in a script's words (without the tag). Raises Unreadable."""
     try:
-        return _IN[bytes(said[0])](op, said)
+        return _IN[said[0]](op, said)
     except (KeyError, IndexError, ValueError, TypeError):
         raise Unreadable("a reply that no script gives") from None
 
 
-def _text(value: bytes) -> str:
+def _text(value: object) -> str:
+    if not isinstance(value, bytes):
+        raise TypeError("not a text")
     return value.decode()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import MovedError
 
 from soloflight.flow.tasks import Tasks
 from soloflight_redis.topology import Dialer
@@ -27,11 +28,8 @@ class Servers(Protocol):
     async def lane(self, name: str, *, large: bool, until: float) -> Lane:
         """The lane for commands on the key or channel ``name``. Raises Lost."""
 
-    async def refresh(self, until: float) -> None:
-        """A server said that a slot is not its own: ask anew whose it is. Raises Lost."""
-
-    def lane_to(self, host: str, port: int, *, large: bool) -> Lane:
-        """The lane to one node (ASK)."""
+    async def moved(self, error: MovedError | None, until: float) -> None:
+        """A slot is not its server's any more: ``error`` says whose it is, None: nobody has said. Raises Lost."""
 
     def any_lanes(self) -> list[Lane]:
         """A lane for small commands to each known server."""
@@ -65,11 +63,8 @@ class Single:
     async def lane(self, name: str, *, large: bool, until: float) -> Lane:
         return self._large if large else self._small
 
-    async def refresh(self, until: float) -> None:
+    async def moved(self, error: MovedError | None, until: float) -> None:
         """A single server has no slots."""
-
-    def lane_to(self, host: str, port: int, *, large: bool) -> Lane:
-        return self._large if large else self._small
 
     def any_lanes(self) -> list[Lane]:
         return [self._small]

@@ -22,7 +22,6 @@ from redis.exceptions import RedisError, ResponseError
 from soloflight.flow.tasks import Tasks
 from soloflight_redis.topology import explained
 
-ASKING = b"*1\r\n$6\r\nASKING\r\n"
 HELD_UP_S = 0.05
 """A timer that comes later than this tells of a loop that stood still, not of a silent server."""
 
@@ -191,13 +190,11 @@ class Lane:
     def __repr__(self) -> str:
         return f"Lane({self._wire!r}, dialing={self._dialing is not None})"
 
-    async def send(self, command: bytes, until: float, *, asking: bool = False) -> Any:
-        """The reply to a command, an error reply as a value. ``asking``: behind ASKING (cluster). Raises Lost."""
+    async def send(self, command: bytes, until: float) -> Any:
+        """The reply to a command, an error reply as a value. Raises Lost."""
         wire = self._wire
         if wire is None or wire.lost:
             wire = await self._connected(until)
-        if asking:
-            wire.send(ASKING, until).add_done_callback(asyncio.Future.exception)  # its answer says nothing
         return await wire.send(command, until)
 
     def drop(self, why: str) -> None:
