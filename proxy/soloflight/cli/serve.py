@@ -39,4 +39,4 @@ def serve(config: Path | None, **flags: str | None) -> None:
         from soloflight.web.serve import run
 
         configure(settings.log.level, settings.log.format)
-        raise SystemExit(run(settings, plugins))
+        raise SystemExit(run(settings, plugins, lambda: load(config, os.environ, flags)))

@@ -7,6 +7,7 @@ bytes (docs/decisions/0003). Rule: a request is written again only when it is pr
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ QUEUE_S = 10.0
 HEAD_LIMIT = 256 * 1024
 READ_BUFFER = 256 * 1024
 ONE_WRITE = 64 * 1024
+CONTROL = re.compile("[\0-\x08\n-\x1f\x7f]")
 
 
 class UpstreamError(Exception):
@@ -82,8 +84,8 @@ class Upstream:
         busy = len(self._connector._acquired) if self._connector is not None else 0
         return f"Upstream({self._endpoint.origin!r}, busy={busy})"
 
-    async def open(self) -> None:
-        """Make the connector. Nothing is dialled yet."""
+    def open(self) -> None:
+        """Make the connector (inside a running loop). Nothing is dialled yet."""
         loop = asyncio.get_running_loop()
         self._connector = TCPConnector(
             limit=self._endpoint.limit,
@@ -313,7 +315,9 @@ class Exchange:
 
 
 def _head(message: RawResponseMessage, *, bodyless: bool) -> Head:
-    """The frame for a parsed head. Raises UpstreamError where two readings of the framing are possible."""
+    """The frame for a parsed head. Raises UpstreamError where two readings are possible."""
+    if not message.reason.isprintable() and CONTROL.search(message.reason):
+        raise UpstreamError(Code.UPSTREAM_INVALID, "the upstream's answer has control characters in its reason")
     codings = [value for name, value in message.raw_headers if name.lower() == b"transfer-encoding"]
     if codings and [coding.strip().lower() for coding in codings] != [b"chunked"]:
         raise UpstreamError(Code.UPSTREAM_INVALID, "the upstream's answer has an unknown transfer coding")

@@ -27,12 +27,24 @@ from soloflight.web.connection import Door
 from soloflight.web.handlers import Front, Limits, State
 from soloflight.web.logs import AccessLog
 from soloflight.web.recognise import Recogniser
-from soloflight.web.targets import close_all, open_all, targets
+from soloflight.web.targets import Targets
 
 log = logging.getLogger("soloflight")
 
 BACKLOG = 4096
 QUIET_CHECK_S = 0.02
+FIXED_AT_START = (
+    "server.listen",
+    "server.admin_listen",
+    "server.workers",
+    "server.max_memory",
+    "server.header_timeout",
+    "server.trusted_proxies",
+    "server.scope_key",
+    "coordination",
+    "redis",
+    "plugins",
+)
 
 
 class App:
@@ -64,14 +76,30 @@ class App:
         await node.open()
         self._stack.push_async_callback(node.close)
         self.state.degraded = lambda: "" if coordinator.up else "the coordination backend is away"
-        all_targets = targets(settings)
-        await open_all(all_targets.values())
-        self._stack.push_async_callback(close_all, all_targets.values())
-        scope_key = settings.server.scope_key.get_secret_value().encode() or await coordinator.scope_key()
-        admission = Admission(configured_stages(settings), all_targets, plugins, scope_key, _client_keys(settings))
-        recogniser = Recogniser(replays, time.monotonic)
+        self._scope_key = settings.server.scope_key.get_secret_value().encode() or await coordinator.scope_key()
+        self._targets = Targets()
+        self._stack.push_async_callback(self._targets.close)
+        self._replays = replays
+        admission, recogniser = self._rules(settings)
         self.front = Front(node, admission, recogniser, _limits(settings), emit, self.state)
         await self._listen(settings, self.front)
+
+    def reload(self, settings: Settings) -> None:
+        """Take the rules of a new configuration for requests to come; those under way keep theirs.
+
+        What was bound or connected at the start stays, and is named. Raises PluginError or ValueError: then nothing changes.
+        """
+        assert self.front is not None
+        admission, recogniser = self._rules(settings)
+        self.front.replace(admission, recogniser, _limits(settings))
+        fixed = [name for name in FIXED_AT_START if _at(settings, name) != _at(self._settings, name)]
+        log.info("configuration reloaded%s", f"; these need a restart: {', '.join(fixed)}" if fixed else "")
+
+    def _rules(self, settings: Settings) -> tuple[Admission, Recogniser]:
+        """What turns requests into calls, and what knows requests again: always made together."""
+        stages, taken = configured_stages(settings), self._targets.take(settings)
+        admission = Admission(stages, taken, self._plugins, self._scope_key, _client_keys(settings))
+        return admission, Recogniser(self._replays, time.monotonic)
 
     async def _listen(self, settings: Settings, front: Front) -> None:
         trusted = [ip_network(network) for network in settings.server.trusted_proxies]
@@ -100,7 +128,10 @@ class App:
             server: asyncio.AbstractServer = await loop.create_unix_server(protocol_factory, at.path, backlog=BACKLOG)
             where = f"unix:{at.path}"
         else:
-            server = await loop.create_server(protocol_factory, at.host, at.port, backlog=BACKLOG, reuse_address=True)
+            shared = not admin and self._settings.server.workers > 1
+            server = await loop.create_server(
+                protocol_factory, at.host, at.port, backlog=BACKLOG, reuse_address=True, reuse_port=shared
+            )
             bound: socket.socket = server.sockets[0]
             host = f"[{at.host}]" if ":" in at.host else at.host
             where = f"http://{host}:{bound.getsockname()[1]}"
@@ -158,6 +189,13 @@ def fan_out(observers: Sequence[Observer]) -> Callable[[Event], None]:
                     log.error("observer %s failed: %s", type(observer).__name__, type(error).__name__, exc_info=error)
 
     return emit
+
+
+def _at(settings: Settings, name: str) -> object:
+    value: object = settings
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
 
 
 def _limits(settings: Settings) -> Limits:

@@ -89,6 +89,10 @@ class Front:
     def __repr__(self) -> str:
         return f"Front({self._node!r})"
 
+    def replace(self, admission: Admission, recogniser: Recogniser, limits: Limits) -> None:
+        """Other rules for requests to come."""
+        self.admission, self.recogniser, self._limits = admission, recogniser, limits
+
     @property
     def running(self) -> int:
         """Requests being answered now."""

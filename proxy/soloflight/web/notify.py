@@ -1,0 +1,34 @@
+"""systemd's notification protocol (sd_notify(3)): readiness, reloads, stopping, and the watchdog's sign of life."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+
+
+def notify(*lines: str) -> None:
+    """Send ``lines`` (``READY=1``, …) to the service manager, if there is one. Never raises: a lost notice is not our fault."""
+    path = os.environ.get("NOTIFY_SOCKET", "")
+    if not path.startswith(("/", "@")):
+        return
+    address = "\0" + path[1:] if path.startswith("@") else path
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+            sock.sendto("\n".join(lines).encode(), address)
+    except OSError:
+        return
+
+
+def reloading() -> None:
+    """A reload begins; ``notify("READY=1")`` ends it (Type=notify-reload asks for the time)."""
+    notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+
+def watchdog_s() -> float | None:
+    """How often a sign of life is due (half of what the manager allows), or None where no watchdog is set for this process."""
+    wanted = os.environ.get("WATCHDOG_USEC", "")
+    owner = os.environ.get("WATCHDOG_PID", "")
+    if not wanted.isdigit() or (owner and owner != str(os.getpid())):
+        return None
+    return int(wanted) / 2_000_000
