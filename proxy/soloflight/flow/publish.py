@@ -14,12 +14,14 @@ from soloflight.flow.lease import Lease
 from soloflight.flow.tasks import Tasks
 
 BATCH_BYTES = 256 * 1024
+SENDS = 3
 
 
 class Publisher:
     """Reads the owner's log through a cursor of its own and appends batches at the coordinator, one in flight at a time.
 
-    Batching follows from that: what comes while one append is on its way goes into the next.
+    Batching follows from that: what comes while one append is on its way goes into the next. While the backend is away nothing
+    is published; the first renewal that it answers tells of the watchers, which rings, and publishing goes on where it was.
     """
 
     def __init__(self, log: Log, lease: Lease, tasks: Tasks) -> None:
@@ -30,26 +32,36 @@ class Publisher:
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._queue: list[Frame] = []
+        self._sending: tuple[Frame, ...] = ()
         self._index = 0
-        self._stopping = False
+        self._over = False
 
     def __repr__(self) -> str:
-        return f"Publisher(batches={self._index}, live={self._task is not None})"
+        return f"Publisher(batches={self._index}, live={self._live}, over={self._over})"
+
+    @property
+    def _live(self) -> bool:
+        return self._task is not None and not self._task.done()
 
     def ring(self) -> None:
         """Somebody elsewhere listens: go live, if not yet."""
-        if self._task is None and not self._stopping and not self._log.windowed and self._lease.held:
+        if self._live or self._over or not self._lease.held:
+            return
+        if self._cursor is None:
+            if self._log.windowed:
+                return
             self._cursor = self._log.attach(tap=True)
-            self._task = self._tasks.spawn(self._run(), "publish")
+        self._task = self._tasks.spawn(self._run(), "publish")
 
     async def flush(self, last: list[Body]) -> None:
-        """Publish what is left and the frames that the seal holds back, so that followers have every byte at the seal."""
-        if self._task is None:
-            return
+        """Publish what is left and the frames that the seal holds back, so that followers have every byte at the seal.
+
+        Who rings from now on is told by the seal alone: no batch may come behind it.
+        """
         await self._stop()
-        if self._gather():
+        if self._cursor is not None and self._gather():
             self._queue += last
-            while self._queue and await self._append():
+            while (self._sending or self._queue) and await self._append():
                 pass
 
     async def close(self) -> None:
@@ -60,20 +72,21 @@ class Publisher:
 
     async def _stop(self) -> None:
         """Let the batch that is on its way arrive; its wait is bounded by the coordinator's command timeout."""
-        self._stopping = True
+        self._over = True
         self._wake.set()
         if self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
 
     async def _run(self) -> None:
         assert self._cursor is not None
-        while not self._stopping and self._gather():
-            if not self._queue:
+        while self._gather() and not self._over:
+            if self._sending or self._queue:
+                if not await self._append():
+                    break
+            else:
                 self._wake.clear()
                 self._cursor.wait(self._wake.set)
                 await self._wake.wait()
-            elif not await self._append():
-                break
 
     def _gather(self) -> bool:
         """Move what the log has into the queue; False where publishing is over (detached, or fallen out of the window)."""
@@ -83,23 +96,33 @@ class Publisher:
         try:
             self._queue += [frame for frame in self._cursor.take() if not isinstance(frame, End)]
         except FellBehind:
+            self._over = True
             return False
         return True
 
     async def _append(self) -> bool:
-        """One batch on its way; re-sent as it was if the reply was lost."""
-        batch, size = [], 0
-        for frame in self._queue:
-            batch.append(frame)
-            size += len(frame.data) if isinstance(frame, Body) else 0
-            if size >= BATCH_BYTES:
-                break
-        for _ in range(3):
-            reply = await self._lease.append(self._index + 1, tuple(batch))
+        """One batch on its way; re-sent as it was if the reply was lost. False: it can not go on, for now or for good."""
+        if not self._sending:
+            self._sending = self._batch()
+        for _ in range(SENDS):
+            reply = await self._lease.append(self._index + 1, self._sending)
             if isinstance(reply, Done):
                 self._index += 1
-                del self._queue[: len(batch)]
+                self._sending = ()
                 return True
-            if not self._lease.held or isinstance(reply, Gap):
+            if isinstance(reply, Gap):
+                self._over = True
+            if self._over or not self._lease.held:
                 break
         return False
+
+    def _batch(self) -> tuple[Frame, ...]:
+        """Take the next batch from the queue."""
+        count, size = 0, 0
+        while count < len(self._queue) and size < BATCH_BYTES:
+            frame = self._queue[count]
+            count += 1
+            size += len(frame.data) if isinstance(frame, Body) else 0
+        batch = tuple(self._queue[:count])
+        del self._queue[:count]
+        return batch
