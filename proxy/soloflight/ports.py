@@ -6,27 +6,45 @@ A plugin implements these; nothing here imports one. ``soloflight.testing.confor
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 from typing import Protocol
 
-from soloflight.core.answer import AnswerRules, Facts, Usage
-from soloflight.core.errors import Code
+from soloflight.core.answer import AnswerRules, Facts
 from soloflight.core.flight import Notice, Operation, Reply
 from soloflight.core.frames import Frame, Recording
+from soloflight.events import (
+    BackendAsked,
+    CallEnded,
+    Event,
+    Exposes,
+    FlightEnded,
+    Gauges,
+    Observer,
+    RequestEnded,
+    Role,
+    SessionWaited,
+    TakenOver,
+    WriteRefused,
+)
 
 __all__ = [
     "AnswerRules",
+    "BackendAsked",
     "BackendError",
     "Batch",
+    "CallEnded",
     "Coordinator",
     "Event",
+    "Exposes",
     "Fingerprinter",
     "FlightEnded",
+    "Gauges",
     "Observer",
     "RequestEnded",
     "Role",
+    "SessionWaited",
     "Subscription",
+    "TakenOver",
     "WriteRefused",
 ]
 
@@ -95,71 +113,3 @@ class Fingerprinter(Protocol):
 
     def facts(self, path: str, value: Mapping[str, object] | None) -> Facts:
         """Read the facts from a parsed JSON object (numbers may be numeric or literal text), form fields, or None."""
-
-
-class Role(Enum):
-    """How a request was answered."""
-
-    OWNER = "owner"
-    FOLLOWER = "follower"
-    REPLAY = "replay"
-    BYPASS = "bypass"
-    NONE = "none"  # answered by the proxy itself before any role was taken
-
-
-@dataclass(frozen=True, slots=True)
-class RequestEnded:
-    """One answered request. Times in seconds; ``code`` is the proxy's own error, ``reason`` why it was not shared."""
-
-    request_id: str
-    stage: str
-    role: Role
-    status: int
-    flight: str = ""
-    reason: str = ""
-    code: Code | None = None
-    sent: int = 0
-    first_byte_s: float = 0.0
-    duration_s: float = 0.0
-    overhead_s: float = 0.0
-    cut: bool = False
-    usage: Usage = field(default_factory=Usage)
-    upstream_id: str = ""
-    method: str = ""
-    path: str = ""
-    peer: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class FlightEnded:
-    """One upstream call of a shared flight ended on this node. ``outcome`` is a closed set of labels."""
-
-    stage: str
-    flight: str
-    outcome: str  # complete | error | fault | abandoned | fenced
-    kept: str  # "kept" or a Reason value
-    status: int
-    attempts: int
-    size: int
-    duration_s: float
-    usage: Usage = field(default_factory=Usage)
-    code: Code | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class WriteRefused:
-    """The coordinator refused an owner's write: another attempt speaks for the key (``refusal``: a Refusal value)."""
-
-    stage: str
-    flight: str
-    refusal: str
-
-
-Event = RequestEnded | FlightEnded | WriteRefused
-
-
-class Observer(Protocol):
-    """Sees every event. Must not block; what it raises is logged once and never reaches a client."""
-
-    def on_event(self, event: Event) -> None:
-        """Take one event."""

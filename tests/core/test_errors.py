@@ -27,6 +27,7 @@ PROMISED = {
     ("draining", 503, None),
     ("backend_unavailable", 503, None),
     ("abandoned", 503, None),
+    ("aborted", 503, False),
     ("follower_timeout", 504, True),
     ("upstream_timeout", 504, False),
     ("not_cached", 504, False),

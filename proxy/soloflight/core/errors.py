@@ -36,6 +36,7 @@ class Code(Enum):
     NOT_CACHED = ("not_cached", 504, "proxy_configuration_error", False)
     OWNER_LOST = ("owner_lost", 502, "http_response_incomplete", None)
     ABANDONED = ("abandoned", 503, "proxy_internal_response", None)
+    ABORTED = ("aborted", 503, "proxy_internal_response", False)
 
     def __init__(self, code: str, status: int, proxy_status: str, should_retry: bool | None) -> None:
         self.code = code

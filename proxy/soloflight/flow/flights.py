@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from soloflight.core.answer import AnswerRules, Facts
 from soloflight.core.errors import Code, Fault
 from soloflight.core.fields import Outgoing
-from soloflight.core.frames import End
+from soloflight.core.frames import NO_USAGE, End, Frame, Head, Usage
 from soloflight.core.log import Log
 from soloflight.core.request import Request
 from soloflight.core.stage import Stage
@@ -57,9 +58,24 @@ class GoAlone(Exception):
         self.reason = reason
 
 
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """Where a flight stands at a moment, for those who look on: ``owner`` is a node's id; what is not known here is None."""
+
+    state: str
+    owner: str
+    attempt: int | None = None
+    lease_left_s: float | None = None
+    progress_age_s: float | None = None
+
+
 @dataclass(eq=False, slots=True)
 class Flight:
-    """One key's flight on this node, whoever owns it."""
+    """One key's flight on this node, whoever owns it.
+
+    ``sent_at``, ``first_at``, ``ended_at`` are seconds on the monotonic clock, 0.0 = not yet: when the upstream was called (or
+    another node's call joined), its first byte was here, and the log's end. ``usage`` None: the answer came without its own.
+    """
 
     call: Call
     log: Log
@@ -75,12 +91,19 @@ class Flight:
     dropped: bool = False
     away: str = ""
     watchers: int = 0
+    followers: int = 0
+    sent_at: float = 0.0
+    first_at: float = 0.0
+    ended_at: float = 0.0
+    usage: Usage | None = NO_USAGE
+    sight: Callable[[], Sight] | None = None
     closing: asyncio.Future[None] | None = None
     decided: asyncio.Future[None] | None = None
     task: asyncio.Task[None] | None = None
     abandon_timer: asyncio.TimerHandle | None = None
     on_ring: Callable[[], None] | None = None
     abandon: Callable[[], Awaitable[bool]] | None = None
+    fail: Callable[[Fault], Awaitable[bool]] | None = None
     forms: dict[Any, tuple[bytes, bytes]] = field(default_factory=dict)
     movers: set[Callable[[Log], None]] = field(default_factory=set)
 
@@ -99,10 +122,24 @@ class Flight:
         if self.decided is not None and not self.decided.done():
             self.decided.set_result(None)
 
+    def begin(self, head: Head) -> None:
+        """The answer's first byte is here: append its head."""
+        self.first_at = time.monotonic()
+        self.log.append(head)
+
+    def end(self, *last: Frame, usage: Usage | None) -> None:
+        """Append the frames that end the log."""
+        self.ended_at, self.usage = time.monotonic(), usage
+        self.log.append(*last)
+
+    def upstream_s(self, since: float, until: float) -> float:
+        """For how much of the time between ``since`` and ``until`` the upstream's first byte was waited for."""
+        return max(0.0, min(self.first_at or until, until) - max(self.sent_at, since)) if self.sent_at else 0.0
+
     def finish(self, fault: Fault | None) -> None:
         """Append the End, once."""
         if self.log.ended is None:
-            self.log.append(End(fault))
+            self.end(End(fault), usage=None if fault is None else NO_USAGE)
         if self.decided is not None and not self.decided.done():
             self.decided.set_result(None)
 
@@ -114,6 +151,7 @@ class Flight:
     def restart(self, log: Log) -> None:
         """A new attempt took over: listeners that have sent nothing move to ``log`` at once, the others are cut."""
         old, self.log = self.log, log
+        self.first_at = 0.0
         if old.ended is None:
             old.append(End(Fault(Code.OWNER_LOST, "the call that made this answer was lost")))
         for move in self.movers:

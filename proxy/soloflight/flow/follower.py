@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
@@ -15,7 +16,7 @@ from enum import Enum
 from soloflight.core.errors import Code, Fault
 from soloflight.core.flight import Answered, Claim, Faulted, Joined, Notice, NoticeKind, Reply
 from soloflight.core.frames import Body, End, Frame, Recording
-from soloflight.flow.flights import Flight, Registry
+from soloflight.flow.flights import Flight, Registry, Sight
 from soloflight.ports import BackendError, Batch, Coordinator, Role
 
 RETRY_S = 0.25
@@ -47,15 +48,26 @@ class Follower:
         self._missed = False
         self._woken = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._sign_at = self._loop.time()
+        self._sign_at = self._joined_at = self._loop.time()
+        self._joined: Joined | None = None
 
     def __repr__(self) -> str:
         return f"Follower({self._flight!r}, batches={self._batches})"
+
+    def sight(self) -> Sight:
+        """The flight as the last look and the last batch told of it."""
+        now, joined = self._loop.time(), self._joined
+        if joined is None:
+            return Sight("joining", "")
+        left_s = max(0.0, self._joined_at + joined.due_ms / 1000 - now)
+        return Sight(joined.state.name.lower(), joined.owner, None, left_s, max(0.0, now - self._sign_at))
 
     async def run(self, joined: Joined) -> Parting:
         """Follow from ``joined`` on."""
         flight = self._flight
         flight.decide(Role.FOLLOWER, joined.flight, joined.number)
+        flight.sent_at = flight.sent_at or time.monotonic()
+        flight.sight = self.sight
         try:
             subscription = await self._coordinator.subscribe(flight.call.key, self._notice)
         except BackendError:
@@ -86,6 +98,7 @@ class Follower:
         """Act on what the record says; None: the attempt is alive, go on listening."""
         self._sign_at = self._loop.time()
         if isinstance(reply, Joined):
+            self._joined, self._joined_at = reply, self._sign_at
             self._turn_to(reply.number)
             if reply.frames > self._batches:
                 await self._repair()
@@ -153,7 +166,9 @@ class Follower:
             return False
         self._batches = batch.index
         self._sign_at = self._loop.time()
-        self._flight.log.append(*batch.frames)
+        flight = self._flight
+        flight.first_at = flight.first_at or time.monotonic()
+        flight.log.append(*batch.frames)
         return True
 
     async def _repair(self) -> None:
@@ -181,7 +196,8 @@ class Follower:
                 missing.append(Body(data[skip:] if skip else data))
             skip = max(0, skip - len(data))
         self._registry.unregister(self._flight)
-        log.append(*missing, End())
+        self._flight.first_at = self._flight.first_at or time.monotonic()
+        self._flight.end(*missing, End(), usage=recording.usage)
 
     async def _backend_away(self) -> Parting:
         """The backend does not answer: this node may claim again, which tells whether it works alone from here on."""

@@ -69,6 +69,7 @@ class Lease:
         self._timer: asyncio.TimerHandle | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
+        self._renewed_at = self._loop.time()
         self.progress = 0
         self.running = False
 
@@ -79,6 +80,13 @@ class Lease:
     def held(self) -> bool:
         """Whether this attempt still speaks for the key, as far as it knows."""
         return self._fence is not None
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the lease lapses unless it is renewed, as far as this node knows."""
+        stage = self._seat.stage
+        lease_s = stage.running_lease if self.running else stage.pending_lease
+        return max(0.0, self._renewed_at + lease_s - self._loop.time())
 
     def begin(self) -> None:
         """Start beating."""
@@ -166,6 +174,8 @@ class Lease:
             self._fence = None
             self.end()
             self._on_fenced(reply.refusal.value)
+        elif isinstance(reply, Done):
+            self._renewed_at = self._loop.time()
         elif isinstance(reply, Gap):
             log.warning("flight %s: the published log has a gap behind %d", self._seat.key[:12], reply.frames)
         return reply

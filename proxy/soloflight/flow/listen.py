@@ -7,9 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from soloflight.core.frames import Body, End, Frame, Recording
+from soloflight.core.frames import NO_USAGE, Body, End, Frame, Recording, Usage
 from soloflight.core.log import Cursor, Log
 from soloflight.flow.flights import Flight, GoAlone
+from soloflight.flow.usage import usage_of
 from soloflight.ports import Role
 
 
@@ -21,10 +22,12 @@ class Listener:
     """
 
     __slots__ = (
+        "_counted",
         "_cursor",
         "_flight",
         "_on_close",
         "_recording",
+        "_source",
         "age_s",
         "committed",
         "flight_id",
@@ -53,12 +56,15 @@ class Listener:
         self.committed = False
         self.forms: dict[Any, tuple[bytes, bytes]] = flight.forms if flight is not None else {}
         self._flight = flight
+        self._source: Flight | Recording | None = flight or recording
         self._recording = recording
         self._on_close = on_close
         self._cursor: Cursor | None = None
         if flight is not None:
             self._cursor = flight.log.attach()
             flight.movers.add(self._move)
+            self._counted = role is Role.FOLLOWER
+            flight.followers += self._counted
 
     def __repr__(self) -> str:
         return f"Listener({self.role and self.role.value}, {self.flight_id}, {self._cursor!r})"
@@ -93,9 +99,27 @@ class Listener:
         flight, self._flight = self._flight, None
         if flight is not None and self._cursor is not None:
             flight.movers.discard(self._move)
+            flight.followers -= self._counted
             self._cursor.detach()
             if self._on_close is not None:
                 self._on_close(flight)
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of the answer, once it has ended."""
+        source = self._source
+        if isinstance(source, Recording):
+            return source.usage
+        return usage_of(source) if source is not None else NO_USAGE
+
+    def upstream_s(self, since: float, until: float) -> float:
+        """For how much of that time (monotonic clock) this listener waited for the upstream's first byte."""
+        return self._source.upstream_s(since, until) if isinstance(self._source, Flight) else 0.0
+
+    @property
+    def ended_at(self) -> float | None:
+        """When the answer's end was in this process, on the monotonic clock; None for a replay, or where it has not ended."""
+        return (self._source.ended_at or None) if isinstance(self._source, Flight) else None
 
     def _move(self, log: Log) -> None:
         """The flight goes on in ``log``. Who waits was woken by the End of the lost one."""

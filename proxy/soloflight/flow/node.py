@@ -28,7 +28,7 @@ from soloflight.core.flight import (
     Wait,
 )
 from soloflight.core.frames import Body, End, Recording
-from soloflight.flow.flights import Call, Flight, GoAlone, Registry
+from soloflight.flow.flights import Call, Flight, GoAlone, Registry, Sight
 from soloflight.flow.follower import Follower
 from soloflight.flow.lease import Lease, Seat, bound_ms, ms
 from soloflight.flow.listen import Listener
@@ -37,7 +37,7 @@ from soloflight.flow.owner import Attempt, Ending, Owner, backoff_s
 from soloflight.flow.publish import Publisher
 from soloflight.flow.replays import Replay, Replays
 from soloflight.flow.tasks import Tasks
-from soloflight.ports import BackendError, Coordinator, Event, FlightEnded, Role, WriteRefused
+from soloflight.ports import BackendError, CallEnded, Coordinator, Event, FlightEnded, Role, TakenOver, WriteRefused
 
 log = logging.getLogger("soloflight.flow")
 
@@ -175,14 +175,32 @@ class Node:
         try:
             flight.dropped = flight.abandon is None or await flight.abandon()
             if flight.dropped:
-                flight.finish(Fault(Code.ABANDONED, "everybody had left"))
-                self.flights.unregister(flight)
-                if flight.task is not None:
-                    flight.task.cancel()
+                self._drop(flight, Fault(Code.ABANDONED, "everybody had left"))
         finally:
             flight.closing = None
             if not closing.done():
                 closing.set_result(None)
+
+    def _drop(self, flight: Flight, fault: Fault) -> None:
+        """End a flight before its answer has: who still listens is cut, the upstream call is ended."""
+        if flight.role is Role.OWNER:
+            self._around.emit(_dropped(flight, fault))
+        flight.finish(fault)
+        self.flights.unregister(flight)
+        if flight.task is not None:
+            flight.task.cancel()
+
+    async def abort(self, flight_id: str) -> bool:
+        """End a flight that this node owns, for an operator; its key is free at once. False: it is not owned here."""
+        flight = next((flight for flight in self.flights.all if flight.id == flight_id), None)
+        if flight is None or flight.role not in (Role.OWNER, None) or flight.log.ended is not None:
+            return False
+        fault = Fault(Code.ABORTED, "an operator ended this call")
+        give_up, flight.dropped = flight.fail, True
+        self._drop(flight, fault)
+        if give_up is not None:
+            await give_up(fault)
+        return True
 
     # ── driving a flight ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -273,7 +291,7 @@ class Node:
         try:
             await follower.run(joined)
         finally:
-            flight.abandon = None
+            flight.abandon = flight.sight = None
 
     async def _leave(self, flight: Flight) -> bool:
         """No listener here any more: stop watching. The flight itself goes on where it is owned."""
@@ -290,6 +308,9 @@ class Node:
             flight.restart(self.flights.new_log(flight.call.stage))
         attempt = owned.attempt if owned is not None else flight.attempts
         flight.decide(Role.OWNER, owned.flight if owned else flight.id, owned.fence.number if owned else 0)
+        if attempt > 1:
+            reason = "retry" if flight.attempts > 1 else "lapsed"
+            self._around.emit(TakenOver(flight.call.stage.name, flight.id, attempt, reason))
         lease = Lease(
             self._around.coordinator,
             Seat(flight.call.key, flight.call.stage, self.id),
@@ -302,23 +323,37 @@ class Node:
         publisher = Publisher(flight.log, lease, self._beats)
         lease.begin()
         flight.abandon, flight.on_ring = lease.abandon, publisher.ring
+        flight.fail = partial(lease.fail, retry=False, backoff_s=0.0)
         try:
             if not lease.running and not await lease.start():
                 return Ending.RETRY
-            ended = await Owner(flight, lease, publisher, self._around.memory, self._drains, attempt).run()
+            owner = Owner(flight, lease, publisher, self._around.memory, self._drains, attempt)
+            flight.sight = partial(_owner_sight, lease, owner, self.id, attempt)
+            ended = await self._call_upstream(flight, owner)
         except asyncio.CancelledError:
             if not flight.dropped:  # the process stops: others need not wait for the lease to lapse
                 self._beats.spawn(lease.abandon(force=True), "give back")
             raise
         finally:
             lease.end()
-            flight.abandon = flight.on_ring = None
+            flight.abandon = flight.on_ring = flight.fail = flight.sight = None
             await publisher.close()
         if ended.ending is Ending.SEALED:
             self._publish(flight, ended)
         elif owned is None:  # without a coordinator nobody else spaces the attempts
             await asyncio.sleep(backoff_s(attempt))
         return ended.ending
+
+    async def _call_upstream(self, flight: Flight, owner: Owner) -> Attempt:
+        """One upstream call, told of when it has ended, whatever ended it."""
+        began = time.monotonic()
+        flight.sent_at = flight.sent_at or began
+        ended: Attempt | None = None
+        try:
+            ended = await owner.run()
+            return ended
+        finally:
+            self._around.emit(_call_ended(flight, ended, time.monotonic() - began))
 
     def _publish(self, flight: Flight, ended: Attempt) -> None:
         """Keep the answer, take the flight off the map and end its log, in one step of the loop."""
@@ -330,7 +365,7 @@ class Node:
             )
             self._around.replays.put(call.stage, call.key, replay)
         self.flights.unregister(flight)
-        flight.log.append(*ended.tail)
+        flight.end(*ended.tail, usage=ended.verdict.usage)
         self._around.emit(_ended(flight, ended, now))
 
     async def _recall(self, flight: Flight, found: Answered) -> bool:
@@ -348,7 +383,7 @@ class Node:
         if found.kept:
             self._keep_local(flight, recording, found)
         self.flights.unregister(flight)
-        flight.log.append(recording.head, *map(Body, recording.body), End())
+        flight.end(recording.head, *map(Body, recording.body), End(), usage=recording.usage)
         return True
 
     def _keep_local(self, flight: Flight, recording: Recording, found: Answered) -> None:
@@ -409,18 +444,48 @@ async def _settled(flight: Flight) -> None:
         await asyncio.wait([flight.decided])
 
 
-def _ended(flight: Flight, ended: Attempt, now: float) -> FlightEnded:
-    recording, verdict = ended.recording, ended.verdict
+def _owner_sight(lease: Lease, owner: Owner, node: str, attempt: int) -> Sight:
+    state = State.RUNNING if lease.running else State.PENDING
+    left_s = lease.left_s if lease.held else None
+    return Sight(state.name.lower(), node, attempt, left_s, owner.patience.idle_s if owner.patience else None)
+
+
+def _outcome(ended: Attempt | None) -> str:
+    """The word for how an upstream call ended: complete | error (the upstream's own) | fault | abandoned."""
+    if ended is None:
+        return "abandoned"
     if ended.fault is not None:
-        outcome = "fault"
-    elif verdict.kept in (Reason.STATUS, Reason.ERROR):
-        outcome = "error"
-    else:
-        outcome = "complete"
+        return "fault"
+    refused = ended.recording is not None and ended.recording.head.status >= 400
+    return "error" if refused or ended.verdict.kept is Reason.ERROR else "complete"
+
+
+def _call_ended(flight: Flight, ended: Attempt | None, took_s: float) -> CallEnded:
+    head = flight.log.head
+    code = ended.fault.code if ended is not None and ended.fault is not None else None
+    return CallEnded(flight.call.stage.name, flight.id, _outcome(ended), took_s, head.status if head else 0, code)
+
+
+def _dropped(flight: Flight, fault: Fault) -> FlightEnded:
     return FlightEnded(
         stage=flight.call.stage.name,
         flight=flight.id,
-        outcome=outcome,
+        outcome="abandoned",
+        kept=Reason.ABANDONED.value,
+        status=flight.log.head.status if flight.log.head is not None else 0,
+        attempts=flight.attempts,
+        size=flight.log.size,
+        duration_s=time.monotonic() - flight.born,
+        code=fault.code,
+    )
+
+
+def _ended(flight: Flight, ended: Attempt, now: float) -> FlightEnded:
+    recording, verdict = ended.recording, ended.verdict
+    return FlightEnded(
+        stage=flight.call.stage.name,
+        flight=flight.id,
+        outcome=_outcome(ended),
         kept=verdict.kept.value if verdict.kept else "kept",
         status=recording.head.status if recording is not None else 0,
         attempts=flight.attempts,

@@ -67,6 +67,7 @@ class Owner:
         self._memory = memory
         self._drains = drains
         self._attempt = attempt
+        self.patience: Patience | None = None
 
     def __repr__(self) -> str:
         return f"Owner({self._flight!r}, attempt={self._attempt})"
@@ -82,6 +83,7 @@ class Owner:
         try:
             bounds = (stage.first_byte_timeout, loop.time() + stage.flight_deadline, stage.progress_timeout)
             async with Patience(*bounds) as patience:
+                self.patience = patience
                 exchange = await self._call.upstream.send(self._call.out, self._call.body)
                 try:
                     return await self._record(exchange, patience)
@@ -114,7 +116,7 @@ class Owner:
                 raise
             transport_whole = False
         if log.head is None:
-            log.append(identity.head)
+            self._flight.begin(identity.head)
         verdict = judge.end(transport_whole=transport_whole)
         if not exchange.head.delimited and verdict.whole is False and not identity.unreadable:
             raise UpstreamError(Code.UPSTREAM_TRUNCATED, "the upstream's stream ended before its last event")
@@ -144,7 +146,7 @@ class Owner:
                 _flush(log, held)
                 belongs = judge.feed(piece)
                 if log.head is None:
-                    log.append(identity.head)
+                    self._flight.begin(identity.head)
                 if belongs:
                     held.append(Body(piece if belongs == len(piece) else piece[:belongs]))
                 if judge.ended:

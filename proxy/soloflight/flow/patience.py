@@ -30,6 +30,11 @@ class Patience:
         """Loop time at which patience ends unless progress is made."""
         return min(self._last + self._limit, self._deadline)
 
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the last progress."""
+        return max(0.0, self._loop.time() - self._last)
+
     def progress(self, limit_s: float | None = None) -> None:
         """Something came; from now on ``limit_s`` (default: as before) is the longest silence."""
         self._last = self._loop.time()
