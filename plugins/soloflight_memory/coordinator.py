@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from soloflight.core.flight import Notice, Operation, Reply
 from soloflight.core.frames import Recording
-from soloflight.ports import Batch, Subscription
+from soloflight.core.session import SessionOperation, SessionReply
+from soloflight.ports import Batch, OnSession, Subscription
 from soloflight_memory.store import Store
 
 
@@ -67,21 +68,29 @@ class MemoryNode:
         """Always: there is nothing to lose contact with."""
         return True
 
-    async def open(self, node: str, on_ring: Callable[[str], None]) -> None:
-        """Start as ``node``; ``on_ring(key)`` is called when another node joined a flight owned here."""
+    async def open(self, node: str, on_ring: Callable[[str], None], on_session: OnSession | None = None) -> None:
+        """Start as ``node``; ``on_ring(key)`` is called when another node joined a flight owned here,
+        ``on_session(key, notice)`` for notices of session locks."""
         self._node = node
         self._store.ringers[node] = on_ring
+        if on_session is not None:
+            self._store.on_session[node] = on_session
 
     async def close(self) -> None:
         """Stop: no ring and no notice reaches this node any more. Records stay, for other nodes."""
         if self._node is not None:
             self._store.ringers.pop(self._node, None)
+            self._store.on_session.pop(self._node, None)
         for subscription in list(self._subscriptions):
             await subscription.close()
 
     async def step(self, key: str, op: Operation) -> Reply:
         """Execute one operation; listeners have been called when this returns."""
         return self._store.execute(key, op)
+
+    async def session_step(self, key: str, op: SessionOperation) -> SessionReply:
+        """Execute one operation of a session lock; the nodes concerned have been told when this returns."""
+        return self._store.execute_session(key, op)
 
     async def result(self, key: str, number: int) -> Recording | None:
         """The sealed result of attempt ``number``, or None where it is gone."""

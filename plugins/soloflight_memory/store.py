@@ -11,18 +11,20 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from secrets import token_bytes
-from typing import TypeVar
+from typing import ParamSpec
 
 from soloflight.core.flight import Append, Done, Flight, Notice, Operation, Reply, Seal
 from soloflight.core.frames import Recording
 from soloflight.core.ledger import KEY, Transition, collect_at, referenced, step, without_answer
-from soloflight.ports import Batch
+from soloflight.core.session import SessionOperation, SessionReply
+from soloflight.core.session_table import SessionTable
+from soloflight.ports import Batch, OnSession
 from soloflight_memory.collection import Collection
 
 LOG = logging.getLogger("soloflight.memory")
 
 Listener = Callable[[Notice], None]
-T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class Entry:
@@ -47,6 +49,8 @@ class Store:
         self.entries: dict[str, Entry] = {}
         self.listeners: dict[str, dict[object, Listener]] = {}
         self.ringers: dict[str, Callable[[str], None]] = {}
+        self.on_session: dict[str, OnSession] = {}
+        self.sessions = SessionTable()
         self.result_bytes = 0
         self._max_bytes = max_bytes
         self._clock = clock
@@ -56,7 +60,7 @@ class Store:
     def __repr__(self) -> str:
         return (
             f"Store(flights={len(self.entries)}, results={len(self._sealed)}, "
-            f"bytes={self.result_bytes}/{self._max_bytes}, listeners={len(self.listeners)})"
+            f"bytes={self.result_bytes}/{self._max_bytes}, listeners={len(self.listeners)}, {self.sessions!r})"
         )
 
     def execute(self, key: str, op: Operation) -> Reply:
@@ -70,6 +74,14 @@ class Store:
             self._collect(now)
         self._tell(key, taken)
         return taken.reply
+
+    def execute_session(self, key: str, op: SessionOperation) -> SessionReply:
+        """One operation of a session lock, and whom it tells."""
+        reply, notices = self.sessions.execute(key, op, self._clock())
+        for node, notice in notices:
+            if node in self.on_session:
+                _call(self.on_session[node], key, notice)
+        return reply
 
     def purge(self, key: str) -> bool:
         """Forget the kept answer of ``key``; True if there was one."""
@@ -144,9 +156,9 @@ class Store:
                 _call(self.ringers[address], key)
 
 
-def _call(callback: Callable[[T], None], value: T) -> None:
+def _call(callback: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
     """Call somebody else's code. What it raises is its own affair: the operation has been executed."""
     try:
-        callback(value)
+        callback(*args, **kwargs)
     except Exception:
         LOG.exception("a listener of the memory coordinator raised")

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from soloflight.core.answer import AnswerRules, Facts
 from soloflight.core.flight import Notice, Operation, Reply
 from soloflight.core.frames import Frame, Recording
+from soloflight.core.session import SessionNotice, SessionOperation, SessionReply
 from soloflight.events import (
     BackendAsked,
     CallEnded,
@@ -40,8 +41,10 @@ __all__ = [
     "FlightEnded",
     "Gauges",
     "Observer",
+    "OnSession",
     "RequestEnded",
     "Role",
+    "SessionLocks",
     "SessionWaited",
     "Subscription",
     "TakenOver",
@@ -68,7 +71,22 @@ class Subscription(Protocol):
         """End it; idempotent."""
 
 
-class Coordinator(Protocol):
+OnSession: TypeAlias = Callable[[str, SessionNotice], None]
+"""Called with the key of a session lock and a notice for one of this node's nonces there."""
+
+
+class SessionLocks(Protocol):
+    """Where sessions are locked. Keys are opaque strings (``core.session.session_key``), apart from those of flights.
+
+    Notices are addressed to nodes: they reach the ``on_session`` that a coordinator was opened with, and nobody subscribes.
+    They are hints. One may be lost, so that who waits asks again by itself after ``Queued.recheck_ms``.
+    """
+
+    async def session_step(self, key: str, op: SessionOperation) -> SessionReply:
+        """Execute one operation of ``core.session`` atomically. Raises BackendError."""
+
+
+class Coordinator(SessionLocks, Protocol):
     """Where flights are owned, joined and sealed. Keys are opaque strings (a flight key, safe in any key space)."""
 
     @property
@@ -79,8 +97,9 @@ class Coordinator(Protocol):
     def up(self) -> bool:
         """Whether the last contact succeeded."""
 
-    async def open(self, node: str, on_ring: Callable[[str], None]) -> None:
-        """Start. ``node`` is this process's id; ``on_ring(key)`` is called when another node joined a flight owned here."""
+    async def open(self, node: str, on_ring: Callable[[str], None], on_session: OnSession | None = None) -> None:
+        """Start. ``node`` is this process's id; ``on_ring(key)`` is called when another node joined a flight owned here,
+        ``on_session(key, notice)`` for every notice of session locks to this node."""
 
     async def close(self) -> None:
         """Stop; every resource is given back within a bound."""

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from soloflight.ports import Coordinator
-from soloflight.testing.conformance import CoordinatorConformance
+from soloflight.testing.conformance import CoordinatorConformance, SessionLockConformance
 from soloflight_memory import MemoryCoordinator
 
 
-class TestMemory(CoordinatorConformance):
+class MemoryNodes:
     now = 1_000_000
 
     async def make_nodes(self, count: int) -> Sequence[Coordinator]:
@@ -16,3 +16,11 @@ class TestMemory(CoordinatorConformance):
 
     async def advance(self, ms: int) -> None:
         self.now += ms
+
+
+class TestMemory(MemoryNodes, CoordinatorConformance):
+    pass
+
+
+class TestMemorySessionLock(MemoryNodes, SessionLockConformance):
+    pass

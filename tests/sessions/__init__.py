@@ -1,0 +1,1 @@
+"""Words, a random world and planted faults for tests of the session lock."""
