@@ -220,7 +220,7 @@ class Node:
 
     async def _claim(self, flight: Flight) -> None:
         """Ask the coordinator until the flight has an end. Every turn of the loop follows a new fact, and attempts are capped."""
-        fresh_ms = _fresh_ms(flight.call.fresh_s)
+        fresh_ms = self._fresh_ms(flight.call)
         while True:
             reply = await self._ask(flight, fresh_ms)
             if reply is None or isinstance(reply, Owned):
@@ -257,6 +257,11 @@ class Node:
                 return Faulted(0, flight.id, Fault(Code.BACKEND_UNAVAILABLE, "the coordination backend is away", 1), 0)
             return None
 
+    def _fresh_ms(self, call: Call) -> int | None:
+        """How old an answer ``call`` takes from the coordinator; rounded down, so that a purge lets nothing from before it pass."""
+        fresh_s = self._around.replays.accepted_s(call.stage.name, call.fresh_s)
+        return None if fresh_s is None else -1 if fresh_s < 0 else int(fresh_s * 1000)
+
     def _claim_op(self, flight: Flight, *, claim: bool, fresh_ms: int | None, follow: int | None = None) -> Claim:
         call, stage = flight.call, flight.call.stage
         return Claim(
@@ -280,7 +285,7 @@ class Node:
     async def _follow(self, flight: Flight, joined: Joined) -> None:
         """Follow the owner elsewhere; back here without an End, the flight must be claimed."""
         coordinator = self._around.coordinator
-        fresh_ms = _fresh_ms(flight.call.fresh_s)
+        fresh_ms = self._fresh_ms(flight.call)
         follower = Follower(
             coordinator,
             self.flights,
@@ -432,10 +437,6 @@ def _refusal(reply: Reply) -> Fault:
 def _stricter(wanted_s: float | None, given_s: float | None) -> bool:
     """Whether ``wanted_s`` accepts fewer finished answers than ``given_s``."""
     return wanted_s is not None and (given_s is None or wanted_s < given_s)
-
-
-def _fresh_ms(fresh_s: float | None) -> int | None:
-    return None if fresh_s is None else -1 if fresh_s < 0 else int(fresh_s * 1000)
 
 
 async def _settled(flight: Flight) -> None:

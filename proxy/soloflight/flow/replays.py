@@ -34,6 +34,7 @@ class Replays:
         self._clock = clock
         self._stages: dict[str, TLRUCache[str, Replay]] = {}
         self._charged: dict[str, int] = {}
+        self._purged: dict[str, float] = {}
         memory.on_pressure(self.reclaim)
 
     def __repr__(self) -> str:
@@ -43,6 +44,11 @@ class Replays:
     def size(self) -> int:
         """Bytes held by all stages."""
         return sum(self._charged.values())
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Bytes held by each stage that keeps, or has kept, anything."""
+        return dict(self._charged)
 
     def get(self, stage: Stage, key: str, fresh_s: float | None) -> Replay | None:
         """A replay for ``key`` that was sealed at most ``fresh_s`` ago (None: any age)."""
@@ -56,6 +62,8 @@ class Replays:
         """Keep ``replay``; False where it can not fit, or where the stage keeps nothing here."""
         if replay.local_until <= self._clock() or replay.recording.cost > stage.local_max_bytes:
             return False
+        if replay.sealed < self._purged.get(stage.name, replay.sealed):
+            return False
         cache = self._stages.get(stage.name)
         if cache is None or cache.maxsize != stage.local_max_bytes:
             cache = self._stages[stage.name] = self._make(stage)
@@ -63,14 +71,36 @@ class Replays:
         self._settle(stage.name)
         return True
 
-    def drop(self, stage: str, key: str) -> bool:
-        """Forget one answer; True if there was one."""
-        cache = self._stages.get(stage)
-        if cache is None:
-            return False
-        found = cache.pop(key, None)
-        self._settle(stage)
-        return found is not None
+    def drop(self, key: str) -> bool:
+        """Forget the answer under ``key``, whatever its stage; True if there was one."""
+        dropped = False
+        for name, cache in self._stages.items():
+            if cache.pop(key, None) is not None:
+                dropped = True
+                self._settle(name)
+        return dropped
+
+    def key_of(self, flight: str) -> str | None:
+        """The key under which the answer of a flight is kept here."""
+        for cache in self._stages.values():
+            for key in list(cache):
+                replay = cache.get(key)
+                if replay is not None and replay.flight == flight:
+                    return key
+        return None
+
+    def purge(self, stage: str, age_s: float = 0.0) -> int:
+        """Forget all answers of a stage, and take none any more that was sealed before (``age_s`` ago); returns how many."""
+        self._purged[stage] = max(self._clock() - age_s, self._purged.get(stage, 0.0))
+        return self.clear(stage)
+
+    def accepted_s(self, stage: str, fresh_s: float | None) -> float | None:
+        """How old a kept answer of ``stage`` may be for a request that takes one of ``fresh_s``: none from before a purge."""
+        purged = self._purged.get(stage)
+        if purged is None or (fresh_s is not None and fresh_s < 0):
+            return fresh_s
+        since_s = self._clock() - purged
+        return since_s if fresh_s is None else min(fresh_s, since_s)
 
     def clear(self, stage: str | None = None) -> int:
         """Forget all answers of one stage, or of all; returns how many."""

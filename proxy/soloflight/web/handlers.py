@@ -13,9 +13,11 @@ from aiohttp.web_response import StreamResponse
 
 from soloflight.core.control import NONE_FRESH
 from soloflight.core.errors import SoloflightError
+from soloflight.core.frames import NO_USAGE
 from soloflight.core.request import Request
 from soloflight.flow.admit import Admission, Alone, Plan
 from soloflight.flow.flights import Call, GoAlone
+from soloflight.flow.listen import Listener
 from soloflight.flow.node import Node
 from soloflight.flow.replays import Replay
 from soloflight.ports import Event, RequestEnded, Role
@@ -55,6 +57,9 @@ class Visit:
     request_id: str
     request: Request | None = None
     stage: str = ""
+    model: str | None = None
+    body_s: float = 0.0
+    listener: Listener | None = None
     delivery: Delivery | None = None
 
     def gone(self) -> Delivery:
@@ -107,19 +112,15 @@ class Front:
         """The whole answer for a block that is, byte for byte, a request admitted before; None: it takes the long way."""
         if self._state.draining:
             return None
+        began = time.monotonic()
         found = self.recogniser.find(block, trusted=connection.trusted_peer)
         if found is None:
             return None
         call, replay, form = found
-        began = time.monotonic()
         request_id = self._next_id()
         answer = form.whole(request_id, began - replay.sealed, max(0.0, replay.expires - began))
         if answer is not None:
-            delivery = _replay_delivery(replay, began)
-            request = call.request
-            self._emit(
-                _event(request_id, call.stage.name, delivery, began, request.method, request.path, connection.peer)
-            )
+            self._emit(_replayed(request_id, call, replay, connection.peer, time.monotonic() - began))
         return answer
 
     async def handle(self, raw: BaseRequest) -> StreamResponse:
@@ -155,7 +156,9 @@ class Front:
         if plan.alone is not None:
             return await self._alone(visit, plan, plan.alone, body if whole is None else whole)
         if whole is None:
+            waiting_since = time.monotonic()
             whole = await body.whole(limits.max_shared_body)
+            visit.body_s = time.monotonic() - waiting_since
         if whole is None:
             return await self._alone(visit, plan, self.admission.too_large(plan), body)
         if plan.coded:
@@ -168,7 +171,7 @@ class Front:
 
     async def _shared(self, visit: Visit, plan: Plan, call: Call) -> Delivery:
         """Replay, join or begin a flight and read its log."""
-        visit.stage = call.stage.name
+        visit.stage, visit.model = call.stage.name, call.facts.model
         connection, client = connection_of(visit.raw), visit.client
         if connection.block and client.http11 and client.keep_alive:
             self.recogniser.learn(connection.block, call, trusted=connection.trusted_peer)
@@ -181,7 +184,7 @@ class Front:
         )
         visit.delivery = responder.delivery
         try:
-            listener = await self._node.listen(call)
+            visit.listener = listener = await self._node.listen(call)
             listener.refresh = plan.control.fresh_s == NONE_FRESH
             return await responder.follow(listener)
         except GoAlone as alone:
@@ -207,41 +210,64 @@ class Front:
         connection_of(visit.raw).send(
             error_answer(fault, visit.request_id, keep_alive=keep_alive, empty=visit.raw.method == "HEAD")
         )
-        return Delivery(status=fault.code.status, code=fault.code, first_byte=time.monotonic(), keep_alive=keep_alive)
+        delivery = visit.delivery or Delivery()
+        delivery.status, delivery.code = fault.code.status, fault.code
+        delivery.first_byte, delivery.keep_alive = time.monotonic(), keep_alive
+        return delivery
 
     def _tell(self, visit: Visit, delivery: Delivery, began: float) -> None:
-        request = visit.request
-        path, peer = (request.path, request.peer) if request is not None else ("", "")
-        self._emit(_event(visit.request_id, visit.stage, delivery, began, visit.raw.method, path, peer))
+        """What observers are told of a request that has ended."""
+        now, request, listener = time.monotonic(), visit.request, visit.listener
+        first_byte = delivery.first_byte
+        waited_s, lag_s = visit.body_s + delivery.upstream_s, None
+        if listener is not None:
+            waited_s += listener.upstream_s(began, first_byte)
+            if delivery.role is Role.FOLLOWER and not delivery.cut and listener.ended_at is not None:
+                lag_s = now - max(began, listener.ended_at)
+        self._emit(
+            RequestEnded(
+                request_id=visit.request_id,
+                stage=visit.stage,
+                role=delivery.role,
+                status=delivery.status,
+                flight=delivery.flight,
+                reason=delivery.reason,
+                code=delivery.code,
+                sent=delivery.sent,
+                first_byte_s=max(0.0, first_byte - began),
+                duration_s=now - began,
+                overhead_s=max(0.0, first_byte - began - waited_s),
+                cut=delivery.cut,
+                usage=NO_USAGE if listener is None else listener.usage,
+                upstream_id=delivery.upstream_id,
+                method=visit.raw.method,
+                path="" if request is None else request.path,
+                peer="" if request is None else request.peer,
+                model=visit.model,
+                lag_s=lag_s,
+            )
+        )
 
     def _next_id(self) -> str:
         return f"{self._node.id}-{next(self._numbers):x}"
 
 
-def _replay_delivery(replay: Replay, now: float) -> Delivery:
-    head = replay.recording.head
-    return Delivery(
-        status=head.status, role=Role.REPLAY, flight=replay.flight, sent=replay.recording.size, first_byte=now
-    )
-
-
-def _event(
-    request_id: str, stage: str, delivery: Delivery, began: float, method: str, path: str, peer: str
-) -> RequestEnded:
+def _replayed(request_id: str, call: Call, replay: Replay, peer: str, took_s: float) -> RequestEnded:
+    """The event of a recognised replay: nothing was waited for, so that all of its time is the proxy's own."""
+    recording, request = replay.recording, call.request
     return RequestEnded(
         request_id=request_id,
-        stage=stage,
-        role=delivery.role,
-        status=delivery.status,
-        flight=delivery.flight,
-        reason=delivery.reason,
-        code=delivery.code,
-        sent=delivery.sent,
-        first_byte_s=max(0.0, delivery.first_byte - began),
-        duration_s=time.monotonic() - began,
-        cut=delivery.cut,
-        upstream_id=delivery.upstream_id,
-        method=method,
-        path=path,
+        stage=call.stage.name,
+        role=Role.REPLAY,
+        status=recording.head.status,
+        flight=replay.flight,
+        sent=recording.size,
+        first_byte_s=took_s,
+        duration_s=took_s,
+        overhead_s=took_s,
+        usage=recording.usage,
+        method=request.method,
+        path=request.path,
         peer=peer,
+        model=call.facts.model,
     )

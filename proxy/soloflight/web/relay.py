@@ -37,6 +37,7 @@ class Relay:
         self._alone = alone
         self._request_id = request_id
         self._write_timeout_s = write_timeout_s
+        self._sent_at = 0.0
         self.delivery = Delivery(role=Role.BYPASS, reason=alone.reason)
 
     async def run(self, body: BodyReader | bytes) -> Delivery:
@@ -47,6 +48,7 @@ class Relay:
         try:
             async with Patience(stage.first_byte_timeout, math.inf, stage.progress_timeout) as patience:
                 source = body if isinstance(body, bytes) else _watched(body, patience) if length != 0 else b""
+                self._sent_at = time.monotonic()
                 exchange = await self._alone.target.upstream.send(out, source)
                 async with exchange:
                     if exchange.upgraded:
@@ -73,6 +75,8 @@ class Relay:
         while not exchange.ended():
             data = await exchange.read()
             patience.progress()
+            if head:
+                delivery.upstream_s = time.monotonic() - self._sent_at
             if not data:
                 break
             connection.send(head + frame.body(data) + (frame.end() if exchange.ended() else b""))

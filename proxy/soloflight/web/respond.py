@@ -32,7 +32,10 @@ ID_HERE = "\0"
 
 @dataclass(slots=True)
 class Delivery:
-    """What became of one answer on its way to its client; read by the access log and the observers."""
+    """What became of one answer on its way to its client; read by the access log and the observers.
+
+    ``upstream_s``: for how long the upstream's first byte was waited for.
+    """
 
     status: int = 0
     role: Role = Role.NONE
@@ -40,6 +43,7 @@ class Delivery:
     reason: str = ""
     sent: int = 0
     first_byte: float = 0.0
+    upstream_s: float = 0.0
     cut: bool = False
     code: Code | None = None
     upstream_id: str = ""
