@@ -131,8 +131,10 @@ class Link(ResponseHandler):
         return self._paused
 
     def take_tail(self) -> bytes:
-        """Bytes that came behind an upgrade's head."""
+        """Bytes that came behind an upgrade's head; reading, held for them, goes on."""
         tail, self._tail = self._tail, b""
+        if self._buffer_paused:
+            self._resume_reading_for_buffer()
         return tail
 
     def data_received(self, data: bytes) -> None:

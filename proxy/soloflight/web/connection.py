@@ -261,8 +261,10 @@ class Connection(RequestHandler):
                 raise ClientGone from None
 
     def take_tail(self) -> bytes:
-        """Bytes that came behind an upgrade request's head."""
+        """Bytes that came behind an upgrade request's head; reading, held for them, goes on."""
         tail, self._message_tail = self._message_tail, b""
+        if self._buffer_paused:
+            self._resume_reading_for_buffer()
         return tail
 
     async def reset(self) -> None:
