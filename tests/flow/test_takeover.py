@@ -137,6 +137,7 @@ async def test_an_owner_that_beats_without_progress_is_replaced(town: Town, monk
     await second.read()
     assert (second.body, second.whole, town.upstream.calls) == (ANSWER, True, 2)
     assert len(owner.wire.done(Renew)) > 2
+    await owner.wire.until(lambda: owner.refused)
     assert owner.refused[0] in ("stalled", "fenced")
     assert first.end is None, "its own client keeps what it has"
 

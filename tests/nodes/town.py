@@ -112,7 +112,7 @@ class Town:
     async def target_at(self, origin: str, **endpoint: Any) -> Target:
         """An upstream at ``origin``, open until the end of the test."""
         upstream = Upstream(Endpoint(origin, **endpoint))
-        await upstream.open()
+        upstream.open()
         self._stack.push_async_callback(upstream.close)
         return Target("default", upstream, Forwarding(origin.partition("://")[2].encode(), ""), origin)
 

@@ -18,6 +18,7 @@ class Wire:
 
     ``cut``: nothing goes through, in either direction, and every call raises BackendError.
     ``fails``: predicate on operations; those for which it holds are not executed, as if their reply never came.
+    ``loses``: predicate on notices; those for which it holds do not arrive.
     ``held``: while set to an event, every operation waits for it.
     """
 
@@ -25,6 +26,7 @@ class Wire:
         self._to = to
         self.cut = False
         self.fails: Callable[[Operation], bool] = lambda _: False
+        self.loses: Callable[[Notice], bool] = lambda _: False
         self.held: asyncio.Event | None = None
         self.waiting: list[Operation] = []
         self.steps: list[tuple[Operation, Reply]] = []
@@ -96,7 +98,9 @@ class Wire:
         if self.cut:
             raise BackendError("the wire is cut")
         self.subscriptions += 1
-        return await self._to.subscribe(key, lambda notice: None if self.cut else listener(notice))
+        return await self._to.subscribe(
+            key, lambda notice: None if self.cut or self.loses(notice) else listener(notice)
+        )
 
     async def scope_key(self) -> bytes:
         return await self._to.scope_key()

@@ -102,7 +102,7 @@ class Follower:
             self._turn_to(reply.number)
             if reply.frames > self._batches:
                 await self._repair()
-            return None
+            return Parting.ENDED if self._flight.log.ended is not None else None
         if isinstance(reply, Answered):
             self._turn_to(reply.number)
             recording = await self._coordinator.result(self._flight.call.key, reply.number)
@@ -111,7 +111,7 @@ class Follower:
             self._complete(recording)
             return Parting.ENDED
         if isinstance(reply, Faulted):
-            self._flight.finish(reply.fault)
+            self._end(reply.fault)
             return Parting.ENDED
         return Parting.RECLAIM
 
@@ -124,7 +124,7 @@ class Follower:
         while True:
             while self._notices:
                 notice = self._notices.popleft()
-                if not self._take(notice):
+                if not self._take(notice) or self._flight.log.ended is not None:
                     return self._flight.log.ended is not None
             if self._missed:
                 self._missed = False
@@ -153,8 +153,7 @@ class Follower:
             and self._flight.log.head is not None
             and notice.index == self._flight.log.size
         ):
-            self._registry.unregister(self._flight)
-            self._flight.finish(None)
+            self._end(None)
             return False
         return notice.kind in (NoticeKind.STARTED, NoticeKind.RING)
 
@@ -168,7 +167,11 @@ class Follower:
         self._sign_at = self._loop.time()
         flight = self._flight
         flight.first_at = flight.first_at or time.monotonic()
-        flight.log.append(*batch.frames)
+        if batch.frames and isinstance(batch.frames[-1], End):  # too large to be sealed
+            self._registry.unregister(flight)
+            flight.end(*batch.frames, usage=None)
+        else:
+            flight.log.append(*batch.frames)
         return True
 
     async def _repair(self) -> None:
@@ -202,6 +205,11 @@ class Follower:
     async def _backend_away(self) -> Parting:
         """The backend does not answer: this node may claim again, which tells whether it works alone from here on."""
         if self._loop.time() - self._sign_at >= self._flight.call.stage.follower_wait:
-            self._flight.finish(Fault(Code.FOLLOWER_TIMEOUT, "no sign of the call that makes this answer", 1))
+            self._end(Fault(Code.FOLLOWER_TIMEOUT, "no sign of the call that makes this answer", 1))
             return Parting.ENDED
         return Parting.RECLAIM
+
+    def _end(self, fault: Fault | None) -> None:
+        """Nobody finds a flight whose log has ended, however long it takes to part with the coordinator."""
+        self._registry.unregister(self._flight)
+        self._flight.finish(fault)

@@ -67,6 +67,7 @@ class Owner:
         self._memory = memory
         self._drains = drains
         self._attempt = attempt
+        self._starved = False
         self.patience: Patience | None = None
 
     def __repr__(self) -> str:
@@ -168,6 +169,7 @@ class Owner:
         log = self._flight.log
         if not log.windowed and self._memory.used > self._memory.limit and self._memory.full():
             log.stop_recording()
+            self._starved = True
         nearly = self._call.stage.max_recording - WINDOW_LEAD  # what the window drops first must have been read by then
         while (log.windowed or log.size > nearly) and log.listeners and log.unread() > WINDOW_LEAD:
             room = asyncio.get_running_loop().create_future()
@@ -187,7 +189,7 @@ class Owner:
         log = self._flight.log
         recording = log.recording()
         if recording is None:
-            verdict = replace(verdict, kept=verdict.kept or Reason.TOO_LARGE)
+            verdict = replace(verdict, kept=verdict.kept or (Reason.MEMORY if self._starved else Reason.TOO_LARGE))
         else:
             data = tuple(body.data for body in held)
             size = recording.size + sum(map(len, data))
@@ -197,9 +199,12 @@ class Owner:
         if verdict.kept is None and not self._call.retention_s:
             verdict = replace(verdict, kept=Reason.NO_RETENTION)
         retention_s = self._call.retention_s if verdict.kept is None else 0.0
-        await self._publisher.flush(held)
-        accepted = recording is not None and await self._lease.seal(recording, retention_s)
-        if recording is None:
+        if recording is not None:
+            await self._publisher.flush(held)
+            accepted = await self._lease.seal(recording, retention_s)
+        else:  # there is nothing to seal: its followers have the end from the published log, or from nowhere
+            await self._publisher.flush([*held, End()])
+            accepted = False
             await self._lease.abandon(force=True)
         return Attempt(Ending.SEALED, verdict, recording, accepted, tail=(*held, End()))
 
@@ -262,4 +267,7 @@ async def _drain(exchange: Exchange) -> None:
                 read += len(await exchange.read())
     except (TimeoutError, UpstreamError):
         pass
+    except BaseException:
+        exchange.abort()
+        raise
     exchange.release()

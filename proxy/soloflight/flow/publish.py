@@ -6,6 +6,7 @@ A flight that nobody else follows is never published (design section 4): its fol
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from soloflight.core.flight import Done, Gap
 from soloflight.core.frames import Body, End, Frame
@@ -53,7 +54,7 @@ class Publisher:
             self._cursor = self._log.attach(tap=True)
         self._task = self._tasks.spawn(self._run(), "publish")
 
-    async def flush(self, last: list[Body]) -> None:
+    async def flush(self, last: Sequence[Frame]) -> None:
         """Publish what is left and the frames that the seal holds back, so that followers have every byte at the seal.
 
         Who rings from now on is told by the seal alone: no batch may come behind it.
