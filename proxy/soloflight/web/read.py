@@ -59,14 +59,16 @@ def read_target(target: str) -> str:
 def client_of(raw: BaseRequest, *, draining: bool) -> Client:
     """What decides the framing of the answer."""
     http11 = raw.version >= (1, 1)
-    understood = raw.version in VERSIONS and _plainly_chunked(raw)
+    understood = raw.version in VERSIONS and _plainly_framed(raw)
     return Client(raw.method, http11, raw.keep_alive and understood and not draining)
 
 
-def _plainly_chunked(raw: BaseRequest) -> bool:
-    """Whether the transfer coding, if any, is ``chunked`` alone (RFC 9112 section 6.1): aiohttp's Python parser takes more."""
+def _plainly_framed(raw: BaseRequest) -> bool:
+    """Whether the transfer coding, if any, is ``chunked`` alone, and not in HTTP/1.0 (RFC 9112 section 6.1); parsers take more."""
     codings = raw.headers.getall("Transfer-Encoding", None)
-    return codings is None or (len(codings) == 1 and codings[0].strip(" \t").lower() == "chunked")
+    if codings is None:
+        return True
+    return len(codings) == 1 and codings[0].strip(" \t").lower() == "chunked" and raw.version >= (1, 1)
 
 
 class BodyReader:
@@ -80,7 +82,7 @@ class BodyReader:
         self._ahead: list[bytes] = []
         length = raw.headers.get("Content-Length")
         self.length: int | None = int(length) if length is not None else None if raw.can_read_body else 0
-        if not _plainly_chunked(raw):
+        if not _plainly_framed(raw):
             raise fail(Code.BAD_REQUEST, "the request has an unknown transfer coding")
         if self.length is not None and self.length > limit:
             raise fail(Code.BODY_TOO_LARGE, f"the request body is larger than {limit} bytes")
