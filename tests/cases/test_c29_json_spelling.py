@@ -40,7 +40,7 @@ async def all_at_once(proxy: Proxy, upstream: ScriptedUpstream, requests: Sequen
 
 
 def spellings(text: str) -> list[bytes]:
-    """One body in five spellings; ``text`` holds an é and a /."""
+    """One body in seven spellings; ``text`` holds an é and a /."""
     body = {"model": "m", "messages": [{"role": "user", "content": text}], "temperature": 0}
     turned = {
         "temperature": 0,
@@ -52,20 +52,22 @@ def spellings(text: str) -> list[bytes]:
         json.dumps(turned, ensure_ascii=False).encode(),
         json.dumps(body, indent=2, ensure_ascii=False).replace("\n", "\r\n\t").encode(),
         json.dumps(body, ensure_ascii=True, separators=(",", ":")).encode(),
+        json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(),
+        json.dumps(turned, ensure_ascii=False, separators=(",", ":")).encode(),
         json.dumps(body, ensure_ascii=False).replace("/", "\\/").replace("model", "\\u006dodel").encode(),
     ]
 
 
-async def test_five_spellings_one_call(proxy: Proxy, upstream: ScriptedUpstream) -> None:
+async def test_seven_spellings_one_call(proxy: Proxy, upstream: ScriptedUpstream) -> None:
     bodies = spellings(f"{prompt()} caf\u00e9 a/b")
-    assert len(set(bodies)) == 5
+    assert len(set(bodies)) == 7
     answers = await all_at_once(proxy, upstream, [chat(body) for body in bodies])
-    assert [answer.role for answer in answers] == ["owner", *["follower"] * 4]
+    assert [answer.role for answer in answers] == ["owner", *["follower"] * 6]
     assert len({answer.get("X-Soloflight-Flight") for answer in answers}) == 1
     assert upstream.calls == 1
     assert upstream.requests[0].body == bodies[0]
     replays = [await ask(proxy.port, chat(body)) for body in bodies]
-    assert ([answer.role for answer in replays], upstream.calls) == (["replay"] * 5, 1)
+    assert ([answer.role for answer in replays], upstream.calls) == (["replay"] * 7, 1)
 
 
 async def test_whoever_owns_its_own_bytes_go_upstream(proxy: Proxy, upstream: ScriptedUpstream) -> None:

@@ -68,6 +68,8 @@ GROUPS = {
         post(CHAT, "{}", JSON, "OpenAI-Project: a|b|c"),
         post(CHAT, "{}", JSON, "OpenAI-Organization: a", "OpenAI-Organization: b"),
         post(CHAT, "{}", JSON, "OpenAI-Organization: a, b"),
+        post(CHAT, "{}", JSON, "OpenAI-Organization: a", "OpenAI-Project: c"),
+        post(CHAT, "{}", JSON, *(f"OpenAI-Organization: {value}" for value in ("a", "openai-project", "c"))),
         post(CHAT, "{}", JSON, "OpenAI-Organization:"),
         post(CHAT, "{}"),
     ],

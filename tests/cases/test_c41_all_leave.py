@@ -20,7 +20,7 @@ from soloflight.testing.script import HANG, Ending, Script, Step, head, sse
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
 
-GRACE_S, ABANDONED_S, ABANDONED_STREAM_S = 0.3, 0.6, 0.2
+GRACE_S, ABANDONED_S, ABANDONED_STREAM_S = 0.3, 1.5, 0.2
 CANCEL, FINISH, BRIEF = (f"/{name}/v1/chat/completions" for name in ("cancel", "finish", "brief"))
 PROXY = {
     "stage": [
