@@ -116,10 +116,11 @@ class Replays:
         """Give back about ``wanted`` bytes, least recently used first; returns how many were freed."""
         before = self.size
         for name, cache in self._stages.items():
-            self._settle(name)
-            while cache and before - self.size < wanted:
-                cache.popitem()
+            with cache.timer:  # time stands still: nothing expires between a look and what follows from it
                 self._settle(name)
+                while cache and before - self.size < wanted:
+                    cache.popitem()
+                    self._settle(name)
         return before - self.size
 
     def _settle(self, name: str) -> None:
