@@ -205,7 +205,7 @@ class Front:
 
     def _refuse(self, visit: Visit, error: SoloflightError) -> Delivery:
         """Answer with the fault; a body that was not read whole makes the connection unfit for another request."""
-        keep_alive = visit.client.keep_alive and visit.raw.content.at_eof()
+        keep_alive = visit.client.keep_alive and visit.raw.content.is_eof()
         fault = error.fault
         connection_of(visit.raw).send(
             error_answer(fault, visit.request_id, keep_alive=keep_alive, empty=visit.raw.method == "HEAD")

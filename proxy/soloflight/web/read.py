@@ -18,6 +18,8 @@ from soloflight.web.wire import Client
 
 # aiohttp's parsers also take HTTP/0.9 (a request line that a bare LF ends) and HTTP/2.0 in HTTP/1's form.
 VERSIONS = ((1, 1), (1, 0))
+# CONNECT would make a tunnel of the upstream's connection; TRACE would show the client what the operator's fields hold.
+UNSERVED = frozenset({"CONNECT", "TRACE"})
 READY_LIMIT = 64 * 1024
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -31,6 +33,8 @@ def read_request(raw: BaseRequest) -> Request:
     """The request as a value. Raises ``bad_request`` for a target that is not a path (contract section 1)."""
     if raw.version not in VERSIONS:
         raise fail(Code.BAD_REQUEST, "HTTP/1.1 and HTTP/1.0 are spoken here")
+    if raw.method in UNSERVED:
+        raise fail(Code.BAD_REQUEST, "this method is not passed on")
     connection = connection_of(raw)
     return Request(
         method=raw.method,
