@@ -2,6 +2,9 @@
 
 One subscription and one pump per process and flight, however many clients listen here. Notices are hints: whatever does not fit
 is settled by one look at the record; the frames that a notice did not bring are read from the stored log or result.
+
+Rule: the last batch of a log, the one with an End, is held until the coordinator says that the attempt is over. Until then the
+answer may still become another attempt's; and nobody has an answer's end before its seal, and its session's lock, are out.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from soloflight.core.errors import Code, Fault
-from soloflight.core.flight import Answered, Claim, Faulted, Joined, Notice, NoticeKind, Reply
+from soloflight.core.flight import Absent, Answered, Claim, Faulted, Joined, Notice, NoticeKind, Reply
 from soloflight.core.frames import Body, End, Frame, Recording
 from soloflight.flow.flights import Flight, Registry, Sight
 from soloflight.ports import BackendError, Batch, Coordinator, Role
@@ -44,6 +47,7 @@ class Follower:
         self._flight = flight
         self._look_op = look
         self._batches = 0
+        self._last: tuple[Frame, ...] = ()
         self._notices: deque[Notice] = deque(maxlen=PENDING_NOTICES)
         self._missed = False
         self._woken = asyncio.Event()
@@ -102,7 +106,7 @@ class Follower:
             self._turn_to(reply.number)
             if reply.frames > self._batches:
                 await self._repair()
-            return Parting.ENDED if self._flight.log.ended is not None else None
+            return None
         if isinstance(reply, Answered):
             self._turn_to(reply.number)
             recording = await self._coordinator.result(self._flight.call.key, reply.number)
@@ -112,6 +116,9 @@ class Follower:
             return Parting.ENDED
         if isinstance(reply, Faulted):
             self._end(reply.fault)
+            return Parting.ENDED
+        if isinstance(reply, Absent) and self._last:
+            self._end_as_published()  # too large to be sealed; or its record was lost behind its last batch
             return Parting.ENDED
         return Parting.RECLAIM
 
@@ -124,7 +131,7 @@ class Follower:
         while True:
             while self._notices:
                 notice = self._notices.popleft()
-                if not self._take(notice) or self._flight.log.ended is not None:
+                if not self._take(notice):
                     return self._flight.log.ended is not None
             if self._missed:
                 self._missed = False
@@ -148,12 +155,12 @@ class Follower:
             return notice.number != 0 and notice.number < self._flight.number
         if notice.kind is NoticeKind.APPENDED:
             return self._apply(Batch(notice.index, notice.frames))
-        if (
-            notice.kind is NoticeKind.SEALED
-            and self._flight.log.head is not None
-            and notice.index == self._flight.log.size
-        ):
-            self._end(None)
+        if notice.kind is NoticeKind.SEALED and notice.index == self._flight.log.size + _size(self._last):
+            if self._last or self._flight.log.head is not None:
+                self._end_as_published()
+            return False
+        if notice.kind is NoticeKind.ABANDONED and self._last:
+            self._end_as_published()
             return False
         return notice.kind in (NoticeKind.STARTED, NoticeKind.RING)
 
@@ -165,13 +172,11 @@ class Follower:
             return False
         self._batches = batch.index
         self._sign_at = self._loop.time()
-        flight = self._flight
-        flight.first_at = flight.first_at or time.monotonic()
-        if batch.frames and isinstance(batch.frames[-1], End):  # too large to be sealed
-            self._registry.unregister(flight)
-            flight.end(*batch.frames, usage=None)
+        if isinstance(batch.frames[-1], End):
+            self._last = batch.frames
         else:
-            flight.log.append(*batch.frames)
+            self._flight.first_at = self._flight.first_at or time.monotonic()
+            self._flight.log.append(*batch.frames)
         return True
 
     async def _repair(self) -> None:
@@ -185,7 +190,7 @@ class Follower:
         flight = self._flight
         if number != flight.number:
             flight.number = number
-            self._batches = 0
+            self._batches, self._last = 0, ()
             if flight.log.frames:
                 flight.restart(self._registry.new_log(flight.call.stage))
 
@@ -204,12 +209,27 @@ class Follower:
 
     async def _backend_away(self) -> Parting:
         """The backend does not answer: this node may claim again, which tells whether it works alone from here on."""
+        if self._last:
+            self._end_as_published()
+            return Parting.ENDED
         if self._loop.time() - self._sign_at >= self._flight.call.stage.follower_wait:
             self._end(Fault(Code.FOLLOWER_TIMEOUT, "no sign of the call that makes this answer", 1))
             return Parting.ENDED
         return Parting.RECLAIM
 
-    def _end(self, fault: Fault | None) -> None:
+    def _end_as_published(self) -> None:
+        """The published log has all of the answer."""
+        flight, last = self._flight, self._last or (End(),)
+        self._registry.unregister(flight)
+        flight.first_at = flight.first_at or time.monotonic()
+        flight.end(*last, usage=None)
+
+    def _end(self, fault: Fault) -> None:
         """Nobody finds a flight whose log has ended, however long it takes to part with the coordinator."""
         self._registry.unregister(self._flight)
         self._flight.finish(fault)
+
+
+def _size(frames: tuple[Frame, ...]) -> int:
+    """Body bytes of some frames."""
+    return sum(len(frame.data) for frame in frames if isinstance(frame, Body))

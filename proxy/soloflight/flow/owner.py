@@ -199,12 +199,11 @@ class Owner:
         if verdict.kept is None and not self._call.retention_s:
             verdict = replace(verdict, kept=Reason.NO_RETENTION)
         retention_s = self._call.retention_s if verdict.kept is None else 0.0
-        if recording is not None:
-            await self._publisher.flush(held)
-            accepted = await self._lease.seal(recording, retention_s)
-        else:  # there is nothing to seal: its followers have the end from the published log, or from nowhere
-            await self._publisher.flush([*held, End()])
-            accepted = False
+        await self._publisher.flush([*held, End()])
+        accepted = recording is not None and await self._lease.seal(recording, retention_s)
+        if (
+            recording is None
+        ):  # there is nothing to seal: its followers have the end from the published log, or from nowhere
             await self._lease.abandon(force=True)
         return Attempt(Ending.SEALED, verdict, recording, accepted, tail=(*held, End()))
 

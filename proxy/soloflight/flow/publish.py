@@ -55,7 +55,7 @@ class Publisher:
         self._task = self._tasks.spawn(self._run(), "publish")
 
     async def flush(self, last: Sequence[Frame]) -> None:
-        """Publish what is left and the frames that the seal holds back, so that followers have every byte at the seal.
+        """Publish what is left and ``last``, up to the End, so that followers have every byte at the seal.
 
         Who rings from now on is told by the seal alone: no batch may come behind it.
         """
