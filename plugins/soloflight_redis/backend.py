@@ -33,6 +33,7 @@ from soloflight_redis.keys import Names
 from soloflight_redis.operations import Invocation
 from soloflight_redis.scripts import Script
 from soloflight_redis.servers import Servers
+from soloflight_redis.topology import explained
 from soloflight_redis.wire import Lane, Lost, packed
 
 log = logging.getLogger("soloflight.redis")
@@ -223,7 +224,7 @@ class Backend:
             if not isinstance(said, RedisError) or isinstance(said, (OutOfMemoryError, MovedError)):
                 return
             lane.drop("it takes no writes")
-            why = str(said)
+            why = explained(said)
         raise Lost(why)
 
 

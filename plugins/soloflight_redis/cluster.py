@@ -17,7 +17,7 @@ from redis.exceptions import MovedError, RedisError
 
 from soloflight.flow.tasks import Tasks
 from soloflight_redis.servers import SILENCE
-from soloflight_redis.topology import Dialer
+from soloflight_redis.topology import Dialer, Peer
 from soloflight_redis.wire import Lane, Lost, packed
 
 MAP_S = 0.25
@@ -47,6 +47,7 @@ class Cluster:
     sharded = True
 
     def __init__(self, dialer: Dialer, tasks: Tasks, bound_s: float) -> None:
+        self.on_peer: list[Callable[[Peer], None]] = []  # a channel moves with its slot
         self._dialer = dialer
         self._tasks = tasks
         self._bound_s = bound_s

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from soloflight.core.flight import Abandon, Answered, Fail, Notice, Operation, Reply, Seal
 from soloflight.core.frames import Recording
 from soloflight.flow.tasks import Tasks
-from soloflight.ports import BackendError, Batch, Subscription
+from soloflight.ports import BackendError, Batch, OnWord, Subscription
 from soloflight_redis.backend import LARGE_BYTES, Backend, WritesRefused
 from soloflight_redis.cipher import make_cipher
 from soloflight_redis.cluster import Cluster
 from soloflight_redis.codec import Unreadable, unpack_result
 from soloflight_redis.hearing import Hearing
 from soloflight_redis.keys import Names
-from soloflight_redis.notices import read_entry
+from soloflight_redis.notices import WORD, read_entry
 from soloflight_redis.operations import (
     Invocation,
     inline_result,
@@ -71,6 +71,7 @@ class RedisCoordinator:
         self._backend: Backend | None = None
         self._hearing: Hearing | None = None
         self._scope: ScopeKey | None = None
+        self._on_word: OnWord | None = None
         self.unreadable = 0
 
     def __repr__(self) -> str:
@@ -101,6 +102,7 @@ class RedisCoordinator:
         )
         self._hearing = Hearing(backend, servers, self._names, self._cipher, self._tasks, bound_s)
         self._scope = ScopeKey(backend, self._names, self._cipher, self._tasks)
+        self._hearing.on_word = self._on_word
         await backend.open()
         await self._hearing.open(node, on_ring)
 
@@ -209,6 +211,30 @@ class RedisCoordinator:
         if self._hearing is None:
             raise BackendError("not open")
         return await self._hearing.subscribe(key, listener)
+
+    # ── the fleet ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def hear(self, on_word: OnWord) -> None:
+        """Tell ``on_word`` every word, from ``open`` on; "" after a lost connection."""
+        self._on_word = on_word
+
+    async def tell(self, word: str) -> None:
+        """Say ``word`` to every open node. Raises BackendError."""
+        await self._open.command(self._names.fleet, "PUBLISH", self._names.fleet, WORD + word.encode())
+
+    async def mark(self, name: str) -> None:
+        """Remember this moment, on the server's clock, under ``name``. Raises BackendError."""
+        await self._open.command(self._names.marks, "HSET", self._names.marks, name, await self._now_ms())
+
+    async def marks(self) -> dict[str, int]:
+        """How many ms ago each mark was made. Raises BackendError."""
+        said, now_ms = await self._open.command(self._names.marks, "HGETALL", self._names.marks), await self._now_ms()
+        found = said.items() if isinstance(said, dict) else zip(said[::2], said[1::2], strict=True)
+        return {bytes(name).decode(): max(0, now_ms - int(then)) for name, then in found}
+
+    async def _now_ms(self) -> int:
+        seconds, micros = await self._open.command(self._names.marks, "TIME")
+        return int(seconds) * 1000 + int(micros) // 1000
 
     async def scope_key(self) -> bytes:
         """The fleet's secret for credential scopes; see ``scope``."""

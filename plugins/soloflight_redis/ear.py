@@ -19,7 +19,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError, ResponseError
 
 from soloflight.flow.tasks import Tasks
-from soloflight_redis.topology import explained
+from soloflight_redis.topology import Peer, explained, peer
 from soloflight_redis.wire import Lost, Outbox, packed
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
@@ -83,6 +83,7 @@ class Ear:
         self._loop = asyncio.get_running_loop()
         self.heard = self._loop.time()
         self.probed: float | None = None
+        self.peer: Peer = ()
 
     def __repr__(self) -> str:
         state = "open" if self._outbox else "deaf"
@@ -162,7 +163,8 @@ class Ear:
         except (RedisError, OSError, Lost) as error:
             self._owner.on_deaf(explained(error))
             return
-        outbox = self._outbox = Outbox()
+        outbox, self.peer = Outbox(), peer(connection)
+        self._outbox = outbox
         self.probed = None
         for channel in self._held:
             self._ask(channel, outbox)

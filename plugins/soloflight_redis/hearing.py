@@ -16,14 +16,15 @@ from redis.exceptions import MovedError
 
 from soloflight.core.flight import Notice
 from soloflight.flow.tasks import Tasks
-from soloflight.ports import BackendError
+from soloflight.ports import BackendError, OnWord
 from soloflight_redis.backend import Backend
 from soloflight_redis.cipher import Cipher
 from soloflight_redis.codec import Unreadable
 from soloflight_redis.ear import Ear, Elsewhere
 from soloflight_redis.keys import Names
-from soloflight_redis.notices import GAP, PROBE, RING, read_notice
+from soloflight_redis.notices import GAP, PROBE, RING, WORD, read_notice
 from soloflight_redis.servers import Servers
+from soloflight_redis.topology import Peer
 from soloflight_redis.wire import Lost
 
 log = logging.getLogger("soloflight.redis")
@@ -72,6 +73,7 @@ class Hearing:
         self._rung: Callable[[str], None] | None = None
         self._node_channel = ""
         self._node_ear: Ear | None = None
+        self.on_word: OnWord | None = None
         self.unreadable = 0
 
     def __repr__(self) -> str:
@@ -81,17 +83,18 @@ class Hearing:
         """Listen for rings; returns when the server has confirmed it, or after the bound. Does not raise."""
         self._node_channel, self._rung = self._names.node(node), on_ring
         self._backend.on_return.append(self._hurry)
+        self._servers.on_peer.append(self._follow_commands)
         if self._servers.sharded:
             self._node_ear = Ear(self._dialer(self._node_channel), self._tasks, self)
         else:
             self._node_ear = self._ear(self._node_channel)
-        held = self._node_ear.hold(self._node_channel)
-        await asyncio.wait([held], timeout=self._bound_s)
+        held = [self._node_ear.hold(channel) for channel in (self._node_channel, self._names.fleet)]
+        await asyncio.wait(held, timeout=self._bound_s)
         self._tasks.spawn(self._probe(), "redis hearing probe")
 
     def close(self) -> None:
         """Hear nothing any more."""
-        self._rung = None
+        self._rung = self.on_word = None
         self._listeners.clear()
         for ear in self._all():
             ear.close()
@@ -173,6 +176,12 @@ class Hearing:
             ears.append(self._node_ear)
         return ears
 
+    def _follow_commands(self, to: Peer) -> None:
+        """After a failover the old master may go on answering: listen where the commands go."""
+        for ear in self._all():
+            if ear.open and ear.peer != to:
+                ear.drop("commands go to another server")
+
     def _hurry(self) -> None:
         for ear in self._all():
             ear.hurry()
@@ -210,6 +219,10 @@ class Hearing:
             if self._rung is not None and said[:1] == RING:
                 self._call(self._rung, said[1:].decode("utf-8", "replace"))
             return
+        if channel == self._names.fleet:
+            if self.on_word is not None and said[:1] == WORD:
+                self._call(self.on_word, said[1:].decode("utf-8", "replace"))
+            return
         key = self._keys.get(channel)
         if key is None:
             return
@@ -222,7 +235,9 @@ class Hearing:
         self._tell(key, notice)
 
     def on_gap(self, channel: str) -> None:
-        """Notices may have been lost: everybody at this key looks again."""
+        """Notices may have been lost: everybody at this key looks again; what the fleet was told may have been missed."""
+        if channel == self._names.fleet and self.on_word is not None:
+            self._call(self.on_word, "")
         key = self._keys.get(channel)
         if key is not None:
             self._tell(key, GAP)

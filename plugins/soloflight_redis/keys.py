@@ -35,6 +35,16 @@ class Names:
         return f"{self.root}node:{node}"
 
     @property
+    def fleet(self) -> str:
+        """The channel on which every node is told."""
+        return f"{self.root}fleet"
+
+    @property
+    def marks(self) -> str:
+        """The hash that holds the fleet's marks: name and time in ms."""
+        return f"{self.root}marks"
+
+    @property
     def scope(self) -> str:
         """The key that holds the fleet's secret for credential scopes."""
         return f"{self.root}scope"

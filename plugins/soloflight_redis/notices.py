@@ -1,6 +1,7 @@
 """Notices as they are published, and back. The scripts write them: "KIND NUMBER[ INDEX]", for a batch "\\n" and its bytes.
 
-A ring is "r" and the key, on the owner's node channel; a probe is "p" and anything, on any channel, for nobody.
+A ring is "r" and the key, on the owner's node channel; a word is "w" and its text, on the fleet's; a probe is "p" and
+anything, on any channel, for nobody.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from soloflight_redis.operations import batch_context
 
 RING = b"r"
 PROBE = b"p"
+WORD = b"w"
 GAP = Notice(NoticeKind.RETRY, 0)
 """Told after notices may have been lost: look again."""
 

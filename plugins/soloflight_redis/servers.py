@@ -5,13 +5,14 @@ Rule: small commands and large ones never share a wire, so that no heartbeat wai
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import MovedError
 
 from soloflight.flow.tasks import Tasks
-from soloflight_redis.topology import Dialer
+from soloflight_redis.topology import Dialer, Peer, peer
 from soloflight_redis.wire import Lane
 
 SILENCE = 0.45
@@ -19,7 +20,12 @@ SILENCE = 0.45
 
 
 class Servers(Protocol):
-    """The servers behind one URL."""
+    """The servers behind one URL.
+
+    on_peer     called with the server when a single one's commands go to another than before
+    """
+
+    on_peer: list[Callable[[Peer], None]]
 
     @property
     def sharded(self) -> bool:
@@ -54,7 +60,9 @@ class Single:
 
     def __init__(self, dialer: Dialer, tasks: Tasks, bound_s: float) -> None:
         self._dialer = dialer
-        self._small = Lane(dialer.dial, tasks, bound_s * SILENCE)
+        self._peer: Peer = ()
+        self.on_peer: list[Callable[[Peer], None]] = []
+        self._small = Lane(self._dial_small, tasks, bound_s * SILENCE)
         self._large = Lane(dialer.dial, tasks)
 
     def __repr__(self) -> str:
@@ -71,6 +79,14 @@ class Single:
 
     async def dial(self, name: str) -> AbstractConnection:
         return await self._dialer.dial()
+
+    async def _dial_small(self) -> AbstractConnection:
+        connection = await self._dialer.dial()
+        if self._peer != (now := peer(connection)):
+            self._peer = now
+            for tell in self.on_peer:
+                tell(now)
+        return connection
 
     def where(self, name: str) -> str:
         return ""

@@ -18,7 +18,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, parse_url
@@ -31,6 +31,9 @@ OLDEST = (6, 2)
 OLDEST_SHARDED = (7, 0)  # SPUBLISH
 
 _POOL_OPTIONS = {"max_connections", "timeout", "retry_on_timeout", "retry_on_error", "socket_timeout", "protocol"}
+
+
+Peer: TypeAlias = tuple[object, ...]
 
 
 class Kind(Enum):
@@ -220,6 +223,11 @@ def _check(said: Any, kind: Kind) -> None:
 def _fact(facts: dict[Any, Any], name: bytes) -> str:
     value = facts.get(name, b"")
     return value.decode("ascii", "replace") if isinstance(value, bytes) else str(value)
+
+
+def peer(connection: AbstractConnection) -> Peer:
+    """Which server a connection goes to."""
+    return (getattr(connection, "host", None), getattr(connection, "port", None), connection.getpeername())
 
 
 def explained(error: BaseException) -> str:

@@ -120,11 +120,27 @@ class Sentinel(Process):
                 found = self.command("SENTINEL", "REPLICAS", "main")
             except redis.RedisError:
                 return False
-            return len(found) == replicas  # type: ignore[arg-type]
+            fit = [facts for facts in map(_facts, found) if facts["master-link-status"] == "ok"]  # type: ignore[call-overload]
+            return len(fit) == replicas
 
         wait_until(ready, within_s=15, what="the Sentinel knows the replicas")
+
+    def fail_over(self) -> None:
+        """Have a replica promoted, as soon as the Sentinel finds one fit."""
+
+        def begun() -> bool:
+            try:
+                return bool(self.command("SENTINEL", "FAILOVER", "main"))
+            except redis.ResponseError:
+                return False
+
+        wait_until(begun, within_s=20, what="a failover begins")
 
     def master_port(self) -> int:
         """Where the master is, by its word."""
         _, port = self.command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main")  # type: ignore[misc]
         return int(port)
+
+
+def _facts(said: list[str] | dict[str, str]) -> dict[str, str]:
+    return said if isinstance(said, dict) else dict(zip(said[::2], said[1::2], strict=True))

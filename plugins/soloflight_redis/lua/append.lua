@@ -25,6 +25,7 @@ end
 local renewed = {lease_until = now + lease_ms, frames = index, size = flight.size + size}
 if advanced then renewed.progress, renewed.progress_until = progress, after(progress_ms) end
 store(flight, renewed)
+if number(index) == 1 then call('DEL', LOG) end -- one whose record was lost is no part of this
 local entry = fence_number .. ' ' .. index .. '\n' .. batch
 if call('RPUSH', LOG, entry) == 1 then expire(LOG, flight) end
 tell('C', entry)
