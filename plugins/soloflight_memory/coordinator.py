@@ -8,7 +8,7 @@ from collections.abc import Callable
 from soloflight.core.flight import Notice, Operation, Reply
 from soloflight.core.frames import Recording
 from soloflight.core.session import SessionOperation, SessionReply
-from soloflight.ports import Batch, OnSession, Subscription
+from soloflight.ports import Batch, OnSession, OnWord, Subscription
 from soloflight_memory.store import Store
 
 
@@ -54,6 +54,7 @@ class MemoryNode:
         self._store = store
         self._node: str | None = None
         self._subscriptions: set[MemorySubscription] = set()
+        self._on_word: OnWord | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(node={self._node!r}, {self._store!r})"
@@ -75,12 +76,15 @@ class MemoryNode:
         self._store.ringers[node] = on_ring
         if on_session is not None:
             self._store.on_session[node] = on_session
+        if self._on_word is not None:
+            self._store.on_word[node] = self._on_word
 
     async def close(self) -> None:
         """Stop: no ring and no notice reaches this node any more. Records stay, for other nodes."""
         if self._node is not None:
             self._store.ringers.pop(self._node, None)
             self._store.on_session.pop(self._node, None)
+            self._store.on_word.pop(self._node, None)
         for subscription in list(self._subscriptions):
             await subscription.close()
 
@@ -105,6 +109,22 @@ class MemoryNode:
     async def subscribe(self, key: str, listener: Callable[[Notice], None]) -> Subscription:
         """Deliver notices of ``key`` from now on. None is ever missed, so there is no gap to tell of."""
         return MemorySubscription(self._store, key, listener, self._subscriptions)
+
+    def hear(self, on_word: OnWord) -> None:
+        """Tell ``on_word`` every word, from ``open`` on. None is ever missed."""
+        self._on_word = on_word
+
+    async def tell(self, word: str) -> None:
+        """Say ``word`` to every open node; they have been told when this returns."""
+        self._store.tell(word)
+
+    async def mark(self, name: str) -> None:
+        """Remember this moment under ``name``."""
+        self._store.mark(name)
+
+    async def marks(self) -> dict[str, int]:
+        """How many ms ago each mark was made."""
+        return self._store.marks()
 
     async def scope_key(self) -> bytes:
         """32 random bytes, made with the store."""

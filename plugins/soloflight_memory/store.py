@@ -18,7 +18,7 @@ from soloflight.core.frames import Recording
 from soloflight.core.ledger import KEY, Transition, collect_at, referenced, step, without_answer
 from soloflight.core.session import SessionOperation, SessionReply
 from soloflight.core.session_table import SessionTable
-from soloflight.ports import Batch, OnSession
+from soloflight.ports import Batch, OnSession, OnWord
 from soloflight_memory.collection import Collection
 
 LOG = logging.getLogger("soloflight.memory")
@@ -50,6 +50,8 @@ class Store:
         self.listeners: dict[str, dict[object, Listener]] = {}
         self.ringers: dict[str, Callable[[str], None]] = {}
         self.on_session: dict[str, OnSession] = {}
+        self.on_word: dict[str, OnWord] = {}
+        self._marks: dict[str, int] = {}
         self.sessions = SessionTable()
         self.result_bytes = 0
         self._max_bytes = max_bytes
@@ -82,6 +84,20 @@ class Store:
             if node in self.on_session:
                 _call(self.on_session[node], key, notice)
         return reply
+
+    def tell(self, word: str) -> None:
+        """Say ``word`` to every node."""
+        for on_word in list(self.on_word.values()):
+            _call(on_word, word)
+
+    def mark(self, name: str) -> None:
+        """Remember this moment."""
+        self._marks[name] = self._clock()
+
+    def marks(self) -> dict[str, int]:
+        """How many ms ago each mark was made."""
+        now = self._clock()
+        return {name: max(0, now - then) for name, then in self._marks.items()}
 
     def purge(self, key: str) -> bool:
         """Forget the kept answer of ``key``; True if there was one."""

@@ -38,10 +38,12 @@ __all__ = [
     "Event",
     "Exposes",
     "Fingerprinter",
+    "Fleet",
     "FlightEnded",
     "Gauges",
     "Observer",
     "OnSession",
+    "OnWord",
     "RequestEnded",
     "Role",
     "SessionLocks",
@@ -86,7 +88,30 @@ class SessionLocks(Protocol):
         """Execute one operation of ``core.session`` atomically. Raises BackendError."""
 
 
-class Coordinator(SessionLocks, Protocol):
+OnWord: TypeAlias = Callable[[str], None]
+"""Called with every word that a node of the fleet tells; "" means that words may have been missed."""
+
+
+class Fleet(Protocol):
+    """What the nodes of one coordinator tell each other beside flights: an operator's words (``flow.oversight`` says which).
+
+    A word is a hint to those who listen now. A mark stays: who comes later asks for it.
+    """
+
+    def hear(self, on_word: OnWord) -> None:
+        """Tell ``on_word`` every word, one's own too. To be called before ``open``."""
+
+    async def tell(self, word: str) -> None:
+        """Say ``word`` (not empty, at most 512 characters) to every open node, this one included. Raises BackendError."""
+
+    async def mark(self, name: str) -> None:
+        """Remember this moment under ``name``, in place of an earlier one. Raises BackendError."""
+
+    async def marks(self) -> Mapping[str, int]:
+        """How many ms ago each mark was made. Raises BackendError."""
+
+
+class Coordinator(SessionLocks, Fleet, Protocol):
     """Where flights are owned, joined and sealed. Keys are opaque strings (a flight key, safe in any key space)."""
 
     @property

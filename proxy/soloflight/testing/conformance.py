@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from soloflight.testing.laws_claim import ClaimLaws
 from soloflight.testing.laws_ending import EndingLaws
+from soloflight.testing.laws_fleet import FleetLaws
 from soloflight.testing.laws_notice import NoticeLaws
 from soloflight.testing.laws_session import SessionLockConformance
 from soloflight.testing.laws_tenure import TenureLaws
@@ -28,5 +29,5 @@ from soloflight.testing.laws_tenure import TenureLaws
 __all__ = ["CoordinatorConformance", "SessionLockConformance"]
 
 
-class CoordinatorConformance(ClaimLaws, TenureLaws, EndingLaws, NoticeLaws):
+class CoordinatorConformance(ClaimLaws, TenureLaws, EndingLaws, NoticeLaws, FleetLaws):
     """All laws. A subclass named ``Test…`` gives ``make_nodes`` and ``advance``."""

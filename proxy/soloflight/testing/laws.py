@@ -33,6 +33,7 @@ class Laws:
         parties = [Party(chr(ord("a") + at), node, key) for at, node in enumerate(nodes)]
         async with AsyncExitStack() as opened:
             for party in parties:
+                party.coordinator.hear(party.words)
                 await party.coordinator.open(party.name, party.rings)
                 opened.push_async_callback(party.coordinator.close)
             yield parties

@@ -93,6 +93,7 @@ class Party:
         self.coordinator = coordinator
         self.key = key
         self.rings: Inbox[str] = Inbox()
+        self.words: Inbox[str] = Inbox()
 
     def __repr__(self) -> str:
         return f"Party({self.name!r}, {self.key!r})"
