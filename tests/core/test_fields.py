@@ -163,7 +163,7 @@ def test_the_head_is_framed_by_length_and_method(
 ) -> None:
     out = Outgoing(method, "/a b\udcff?\u20ac", ((b"X", b"\xfc"),), length, upgrade)
     line = f"{method} /a b".encode() + b"\xff?\xe2\x82\xac HTTP/1.1"
-    assert out.head() == b"\r\n".join([line, b"X: \xfc", *framing, b"", b""])
+    assert out.head == b"\r\n".join([line, b"X: \xfc", *framing, b"", b""])
 
 
 # ── who the client is ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json as json_text
 import time
+import zlib
 
 import pytest
 
@@ -162,8 +163,6 @@ async def test_what_is_coded_all_the_same_is_shared_as_identity(town: Town, cut:
 
 
 async def test_a_coded_answer_is_streamed_as_it_comes(town: Town) -> None:
-    import zlib
-
     coder = zlib.compressobj(wbits=31)
     gate = asyncio.Event()
     first = coder.compress(CH) + coder.flush(zlib.Z_SYNC_FLUSH)

@@ -10,7 +10,7 @@ import pytest
 from nodes import Town
 from soloflight.core.errors import Code
 from soloflight.core.flight import Owned, Renew, Seal
-from soloflight.flow.patience import Patience
+from soloflight.flow.patience import Patience, Patrol
 from soloflight.ports import Role
 from soloflight.testing.chat import CH, DONE, FIN, content
 from soloflight.testing.script import HANG, sse
@@ -122,15 +122,15 @@ async def test_an_owner_that_beats_without_progress_is_replaced(town: Town, monk
     """It is stuck where it would have noticed the silence itself; its heartbeat lives."""
 
     class Endless(Patience):
-        def __init__(self, *_: float) -> None:
-            super().__init__(math.inf, math.inf)
+        def __init__(self, patrol: Patrol, *_: float) -> None:
+            super().__init__(patrol, math.inf)
 
         def progress(self, limit_s: float | None = None) -> None:
             pass
 
     town.upstream.play(sse(CH, HANG, last=False), sse(CH, FIN, DONE))
     owner, other = await town.node(), await town.node()
-    monkeypatch.setattr("soloflight.flow.owner.Patience", Endless)
+    monkeypatch.setattr("soloflight.flow.upstream.Patience", Endless)
     first = await (await owner.ask(town.call(progress_timeout=0.2))).until_bytes(len(CH))
     monkeypatch.undo()
     second = await other.ask(town.call(), commits=False)

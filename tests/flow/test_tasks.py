@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from soloflight.flow.memory import Memory
-from soloflight.flow.patience import Patience
+from soloflight.flow.patience import Patience, Patrol
 from soloflight.flow.tasks import Tasks
 
 # ── tasks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -95,8 +95,8 @@ async def test_a_cancelled_task_is_no_fault(caplog: pytest.LogCaptureFixture) ->
 # ── patience ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def patience(limit_s: float, deadline_s: float = math.inf, shortest_s: float | None = None) -> Patience:
-    return Patience(limit_s, asyncio.get_running_loop().time() + deadline_s, shortest_s)
+def patience(limit_s: float, deadline_s: float = math.inf) -> Patience:
+    return Patience(Patrol(), limit_s, asyncio.get_running_loop().time() + deadline_s)
 
 
 async def patient_for(bound: Patience, work: Callable[[Patience], Awaitable[object]]) -> float:
@@ -104,7 +104,7 @@ async def patient_for(bound: Patience, work: Callable[[Patience], Awaitable[obje
     began = asyncio.get_running_loop().time()
 
     async def bounded() -> None:
-        async with bound:
+        with bound:
             await work(bound)
 
     with pytest.raises(TimeoutError):
@@ -139,7 +139,7 @@ async def test_another_limit_holds_from_the_progress_that_sets_it() -> None:
         assert bound.due == pytest.approx(asyncio.get_running_loop().time() + 0.05, abs=0.02)
         await silence(bound)
 
-    assert 0.05 <= await patient_for(patience(60.0, shortest_s=0.05), shorter) < 0.5
+    assert 0.05 <= await patient_for(patience(60.0), shorter) < 0.5
 
 
 async def test_a_longer_limit_is_waited_out() -> None:
@@ -151,7 +151,7 @@ async def test_a_longer_limit_is_waited_out() -> None:
 
 
 async def test_what_is_over_in_time_is_not_touched() -> None:
-    async with patience(0.01) as bound:
+    with patience(0.01) as bound:
         pass
     assert repr(bound).startswith("Patience(limit=0.01, idle=0.0")
     await asyncio.sleep(0.03)  # past the limit: the timer must not fire into what comes after
@@ -159,7 +159,7 @@ async def test_what_is_over_in_time_is_not_touched() -> None:
 
 async def test_a_cancellation_from_outside_stays_one() -> None:
     async def work() -> None:
-        async with patience(60.0):
+        with patience(60.0):
             await asyncio.Event().wait()
 
     task = asyncio.create_task(work())

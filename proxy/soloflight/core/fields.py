@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from ipaddress import ip_address
 
 from soloflight.core.frames import Field, Head
@@ -90,7 +91,7 @@ class Forwarding:
         return names | CREDENTIAL_FORMS if names & CREDENTIAL_FORMS else names
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Outgoing:
     """One request as it will be written upstream. ``length`` None: chunked; ``upgrade``: a websocket handshake."""
 
@@ -100,6 +101,7 @@ class Outgoing:
     length: int | None = 0
     upgrade: bytes | None = None
 
+    @cached_property
     def head(self) -> bytes:
         """The request head, ready to write. Field bytes are the client's own."""
         lines = [f"{self.method} {self.target} HTTP/1.1".encode("utf-8", "surrogateescape")]

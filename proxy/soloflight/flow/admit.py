@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 from soloflight.core.answer import AnswerRules, Facts
 from soloflight.core.coding import decoded_pieces
 from soloflight.core.control import NONE_FRESH, Control, read_control
 from soloflight.core.errors import Code, fail
-from soloflight.core.fields import CREDENTIAL_FORMS, Forwarding, Outgoing, outgoing
+from soloflight.core.fields import CREDENTIAL_FORMS, Forwarding, Outgoing, end_to_end, outgoing
 from soloflight.core.fingerprint import Document, content_type, flight_key, request_scope
 from soloflight.core.memo import BodyMemo, Memo
 from soloflight.core.request import Request
@@ -35,6 +35,7 @@ MEMO_HEAD = 4 * 1024
 MEMO_BODY = 16 * 1024
 PLANS = 4096
 VERDICTS = 2048
+OUTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +71,19 @@ class Plan:
     alone: Alone | None = None
     upgrade: bytes | None = None
     coded: bool = False
+    _outs: dict[tuple[str, int | None], Outgoing] = field(default_factory=dict)
 
     def out(self, alone: Alone, length: int | None) -> Outgoing:
-        """The upstream request for a call of its own; ``length`` of the body, None if not known."""
-        return outgoing(
-            self.request, alone.target.forwarding, length=length, upgrade=self.upgrade, withhold=self.withhold
-        )
+        """The upstream request for a call of its own; ``length`` of the body, None if not known. The last few are remembered."""
+        key = (alone.target.name, length)
+        out = self._outs.get(key)
+        if out is None:
+            if len(self._outs) >= OUTS:
+                self._outs.clear()
+            out = self._outs[key] = outgoing(
+                self.request, alone.target.forwarding, length=length, upgrade=self.upgrade, withhold=self.withhold
+            )
+        return out
 
 
 class Admission:
@@ -190,7 +198,7 @@ class Admission:
         if not share and not retention_s:
             return self.alone(stage, "share")
         key = flight_key(
-            request,
+            replace(request, fields=tuple(end_to_end(request.fields))),  # what stops here is no part of what is asked
             stage=stage.name,
             scope=request_scope(request, stage.scope, self._scope_key),
             upstream=target.identity,

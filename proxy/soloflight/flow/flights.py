@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from soloflight.core.answer import AnswerRules, Facts
 from soloflight.core.errors import Code, Fault
@@ -69,6 +69,15 @@ class Sight:
     progress_age_s: float | None = None
 
 
+class Mover(Protocol):
+    """A listener, as far as its flight is concerned with it."""
+
+    committed: bool
+
+    def move(self, log: Log) -> None:
+        """The flight goes on in ``log``."""
+
+
 @dataclass(eq=False, slots=True)
 class Flight:
     """One key's flight on this node, whoever owns it.
@@ -105,7 +114,7 @@ class Flight:
     abandon: Callable[[], Awaitable[bool]] | None = None
     fail: Callable[[Fault], Awaitable[bool]] | None = None
     forms: dict[Any, tuple[bytes, bytes]] = field(default_factory=dict)
-    movers: set[Callable[[Log], None]] = field(default_factory=set)
+    movers: set[Mover] = field(default_factory=set)
 
     def __repr__(self) -> str:
         role = self.role.value if self.role else "undecided"
@@ -115,6 +124,11 @@ class Flight:
     def joinable(self) -> bool:
         """Whether a newcomer would get the whole answer from here."""
         return self.log.joinable and self.log.ended is None
+
+    @property
+    def awaited(self) -> bool:
+        """Whether anybody could still be served by another attempt: who has sent nothing yet."""
+        return any(not mover.committed for mover in self.movers)
 
     def decide(self, role: Role, flight_id: str, number: int) -> None:
         """The coordinator has said what this node is to the flight."""
@@ -153,9 +167,9 @@ class Flight:
         old, self.log = self.log, log
         self.first_at = 0.0
         if old.ended is None:
-            old.append(End(Fault(Code.OWNER_LOST, "the call that made this answer was lost")))
-        for move in self.movers:
-            move(log)
+            old.append(End(lost()))
+        for mover in self.movers:
+            mover.move(log)
         old.retire()
 
 
@@ -201,3 +215,8 @@ class Registry:
         self.unregister(flight)
         self.all.discard(flight)
         flight.log.retire()
+
+
+def lost() -> Fault:
+    """The fault of who has sent bytes of an attempt whose owner was lost."""
+    return Fault(Code.OWNER_LOST, "the call that made this answer was lost")

@@ -14,6 +14,7 @@ import struct
 from collections.abc import Callable
 from contextlib import suppress
 
+from aiohttp import ClientPayloadError
 from aiohttp.client_proto import ResponseHandler
 
 # Linux struct tcp_info (include/uapi/linux/tcp.h): tcpi_bytes_acked, a u64, stands at offset 120 since 4.1.
@@ -178,6 +179,10 @@ class Link(ResponseHandler):
         self._peer_finished = self._peer_finished or isinstance(exc, BrokenPipeError)
         if exc is not None and self.relay is None and not self._tls:
             self._hear_out()
+        payload = self._payload
+        if exc is not None and payload is not None and not payload.is_eof() and payload.exception() is None:
+            # aiohttp takes any close for the end of a body that only the close ends; a reset is none.
+            payload.set_exception(ClientPayloadError("the connection broke"), exc)
         super().connection_lost(exc)
         if self.on_lost is not None:
             self.on_lost()

@@ -62,7 +62,7 @@ class Listener:
         self._cursor: Cursor | None = None
         if flight is not None:
             self._cursor = flight.log.attach()
-            flight.movers.add(self._move)
+            flight.movers.add(self)
             self._counted = role is Role.FOLLOWER
             flight.followers += self._counted
 
@@ -98,7 +98,7 @@ class Listener:
         """The client has all it wanted, or has gone; idempotent."""
         flight, self._flight = self._flight, None
         if flight is not None and self._cursor is not None:
-            flight.movers.discard(self._move)
+            flight.movers.discard(self)
             flight.followers -= self._counted
             self._cursor.detach()
             if self._on_close is not None:
@@ -121,7 +121,7 @@ class Listener:
         """When the answer's end was in this process, on the monotonic clock; None for a replay, or where it has not ended."""
         return (self._source.ended_at or None) if isinstance(self._source, Flight) else None
 
-    def _move(self, log: Log) -> None:
+    def move(self, log: Log) -> None:
         """The flight goes on in ``log``. Who waits was woken by the End of the lost one."""
         if not self.committed and self._cursor is not None:
             self._cursor.detach()

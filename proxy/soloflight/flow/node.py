@@ -28,7 +28,7 @@ from soloflight.core.flight import (
     Wait,
 )
 from soloflight.core.frames import Body, End, Recording
-from soloflight.flow.flights import Call, Flight, GoAlone, Registry, Sight
+from soloflight.flow.flights import Call, Flight, GoAlone, Registry, Sight, lost
 from soloflight.flow.follower import Follower
 from soloflight.flow.lease import Lease, Seat, bound_ms, ms
 from soloflight.flow.listen import Listener
@@ -238,6 +238,12 @@ class Node:
                     return
                 await self._follow(flight, reply)
                 if flight.log.ended is not None:
+                    return
+                if (
+                    not flight.awaited
+                ):  # everybody here has sent bytes of the lost attempt: a new one would be for nobody
+                    self.flights.unregister(flight)
+                    flight.finish(lost())
                     return
             elif isinstance(reply, (Absent, Stale)):
                 if not flight.call.may_own:

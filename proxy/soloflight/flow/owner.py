@@ -82,8 +82,8 @@ class Owner:
         loop = asyncio.get_running_loop()
         stage = self._call.stage
         try:
-            bounds = (stage.first_byte_timeout, loop.time() + stage.flight_deadline, stage.progress_timeout)
-            async with Patience(*bounds) as patience:
+            bounds = (stage.first_byte_timeout, loop.time() + stage.flight_deadline)
+            with self._call.upstream.patience(*bounds) as patience:
                 self.patience = patience
                 exchange = await self._call.upstream.send(self._call.out, self._call.body)
                 try:

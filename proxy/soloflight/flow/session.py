@@ -46,7 +46,7 @@ from soloflight.ports import BackendError, SessionLocks
 
 log = logging.getLogger("soloflight.session")
 
-MAX_QUEUE = 1_000
+MAX_QUEUE = 100
 """How many may wait for one session; whoever comes then is busy at once."""
 
 GIVE_WAY_S = 1.0

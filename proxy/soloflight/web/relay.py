@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import AsyncIterator
 
@@ -46,7 +45,7 @@ class Relay:
         length = len(body) if isinstance(body, bytes) else body.length
         out = self._plan.out(self._alone, length)
         try:
-            async with Patience(stage.first_byte_timeout, math.inf, stage.progress_timeout) as patience:
+            with self._alone.target.upstream.patience(stage.first_byte_timeout) as patience:
                 source = body if isinstance(body, bytes) else _watched(body, patience) if length != 0 else b""
                 self._sent_at = time.monotonic()
                 exchange = await self._alone.target.upstream.send(out, source)
