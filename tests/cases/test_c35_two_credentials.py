@@ -10,11 +10,16 @@ key can be read back from what is stored or logged.
 import asyncio
 import hashlib
 import json
+from base64 import b64encode
 from contextlib import AsyncExitStack
+
+import pytest
 
 from bodies.keys import BODY0, key
 from harness.client import ask, connect, fresh, request
+from harness.fixtures import StartProxy
 from harness.proxy import Proxy
+from harness.redis import RedisServer
 from soloflight.core.fingerprint import scope_digest
 from soloflight.testing.received import Received
 from soloflight.testing.script import Script
@@ -134,6 +139,46 @@ def test_no_key_can_be_read_back() -> None:
     assert stored not in plain
     assert plain.isdisjoint({mine, theirs})
     assert not any(digest.startswith(stored) for digest in plain)
+
+
+def everything_in(server: RedisServer) -> bytes:
+    """Every key's name and value, as they are stored."""
+    read = {
+        b"string": lambda redis, name: [redis.get(name)],
+        b"hash": lambda redis, name: [part for pair in redis.hgetall(name).items() for part in pair],
+        b"list": lambda redis, name: redis.lrange(name, 0, -1),
+        b"set": lambda redis, name: list(redis.smembers(name)),
+        b"zset": lambda redis, name: redis.zrange(name, 0, -1),
+    }
+    with server.client(decode_responses=False) as redis:
+        return b"\n".join(part for name in redis.scan_iter() for part in (name, *read[redis.type(name)](redis, name)))
+
+
+@pytest.mark.redis
+async def test_redis_holds_no_key(start_proxy: StartProxy, redis_server: RedisServer) -> None:
+    """What two processes share through Redis, while it runs and when it is kept, tells nobody's credential."""
+    gate = asyncio.Event()
+    async with ScriptedUpstream(lambda received: [gate, secret_of(received)]) as upstream:
+        shared = {"upstream": upstream.port, "backend": "redis", "redis_url": redis_server.url}
+        first, second = start_proxy(**shared), start_proxy(**shared)
+        body = fresh(stream=False)
+        held = [CREDENTIALS[0], CREDENTIALS[1], [f"api-key: {K1}"], [f"x-api-key: {K2}"]]
+        asking = [asyncio.create_task(ask(first.port, post(body, *fields))) for fields in held]
+        await upstream.wait_calls(len(held))
+        dumps = [everything_in(redis_server)]
+        gate.set()
+        owners = await asyncio.gather(*asking)
+        replays = [await ask(second.port, post(body, *fields)) for fields in held]
+        dumps.append(everything_in(redis_server))
+    assert [answer.role for answer in replays] == ["replay"] * len(held)
+    assert [answer.body for answer in owners] == [answer.body for answer in replays]
+    assert upstream.calls == len(held)
+    assert json.loads(replays[0].body)["for"].encode() in dumps[1], "the dump sees what is stored"
+    for key_text in (K1, K2):
+        for form in (key_text, f"Bearer {key_text}"):
+            digest = hashlib.sha256(form.encode())
+            for secret in (form.encode(), digest.hexdigest().encode(), digest.digest(), b64encode(form.encode())):
+                assert all(secret not in dump for dump in dumps)
 
 
 async def test_the_log_names_no_key(proxy: Proxy, upstream: ScriptedUpstream) -> None:
