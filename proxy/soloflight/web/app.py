@@ -10,23 +10,29 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from ipaddress import ip_network
+from typing import TypeGuard
 
 from aiohttp import web
 
 from soloflight.config import stages as configured_stages
 from soloflight.config.addresses import Listen
 from soloflight.config.models import Settings
+from soloflight.core.stage import Stages
 from soloflight.flow.admit import Admission
 from soloflight.flow.memory import Memory
+from soloflight.flow.metered import metered
 from soloflight.flow.node import Node, Surroundings
+from soloflight.flow.oversight import Oversight
 from soloflight.flow.replays import Replays
 from soloflight.plugins import Plugins
-from soloflight.ports import Event, Observer
+from soloflight.ports import Event, Exposes, Observer
 from soloflight.web.admin import admin_app
 from soloflight.web.connection import Door
+from soloflight.web.desk import Desk, OwnDesk, Sources
 from soloflight.web.handlers import Front, Limits, State
 from soloflight.web.logs import AccessLog
 from soloflight.web.recognise import Recogniser
+from soloflight.web.tally import Prices, Tally
 from soloflight.web.targets import Targets
 
 log = logging.getLogger("soloflight")
@@ -59,6 +65,7 @@ class App:
         self.front: Front | None = None
         self.node: Node | None = None
         self.state = State()
+        self._tally = Tally(_prices(settings))
         self.addresses: list[str] = []
 
     def __repr__(self) -> str:
@@ -69,12 +76,17 @@ class App:
         settings, plugins = self._settings, self._plugins
         memory = Memory(settings.server.max_memory)
         replays = Replays(memory, time.monotonic)
-        coordinator = plugins.coordinator(settings.coordination.backend, settings)
-        emit = fan_out([AccessLog(), *plugins.observers(settings)])
+        observers = plugins.observers(settings)
+        emit = fan_out([AccessLog(), self._tally, *observers])
+        coordinator = metered(plugins.coordinator(settings.coordination.backend, settings), emit)
         reject = settings.coordination.on_backend_error == "reject"
         self.node = node = Node(Surroundings(coordinator, memory, replays, emit, reject))
+        oversight = Oversight(node, coordinator, replays, lambda: (stage.name for stage in self._stages()))
+        coordinator.hear(oversight.heard)
         await node.open()
         self._stack.push_async_callback(node.close)
+        self._stack.push_async_callback(oversight.close)
+        await oversight.open()
         self.state.degraded = lambda: "" if coordinator.up else "the coordination backend is away"
         self._scope_key = settings.server.scope_key.get_secret_value().encode() or await coordinator.scope_key()
         self._targets = Targets()
@@ -82,7 +94,10 @@ class App:
         self._replays = replays
         admission, recogniser = self._rules(settings)
         self.front = Front(node, admission, recogniser, _limits(settings), emit, self.state)
-        await self._listen(settings, self.front)
+        exposing = [one for one in observers if exposes(one)]
+        backend = settings.coordination.backend
+        desk = OwnDesk(Sources(oversight, self._tally, self.state, exposing, self._stages, backend))
+        await self._listen(settings, self.front, desk)
 
     def reload(self, settings: Settings) -> None:
         """Take the rules of a new configuration for requests to come; those under way keep theirs.
@@ -92,6 +107,7 @@ class App:
         assert self.front is not None
         admission, recogniser = self._rules(settings)
         self.front.replace(admission, recogniser, _limits(settings))
+        self._tally.prices = _prices(settings)
         fixed = [name for name in FIXED_AT_START if _at(settings, name) != _at(self._settings, name)]
         log.info("configuration reloaded%s", f"; these need a restart: {', '.join(fixed)}" if fixed else "")
 
@@ -101,7 +117,12 @@ class App:
         admission = Admission(stages, taken, self._plugins, self._scope_key, _client_keys(settings))
         return admission, Recogniser(self._replays, time.monotonic)
 
-    async def _listen(self, settings: Settings, front: Front) -> None:
+    def _stages(self) -> Stages:
+        """The stages in force: a reload changes them."""
+        assert self.front is not None
+        return self.front.admission.stages
+
+    async def _listen(self, settings: Settings, front: Front, desk: Desk) -> None:
         trusted = [ip_network(network) for network in settings.server.trusted_proxies]
         self._door = Door(front.handle, header_timeout_s=settings.server.header_timeout, trusted=trusted)
         self._door.recognised = front.recognised
@@ -111,7 +132,7 @@ class App:
         )
         if settings.server.admin is not None:
             runner = web.AppRunner(
-                admin_app(self.state, settings.server.admin_token.get_secret_value()),
+                admin_app(self.state, settings.server.admin_token.get_secret_value(), desk),
                 access_log=None,
                 handle_signals=False,
             )
@@ -189,6 +210,15 @@ def fan_out(observers: Sequence[Observer]) -> Callable[[Event], None]:
                     log.error("observer %s failed: %s", type(observer).__name__, type(error).__name__, exc_info=error)
 
     return emit
+
+
+def exposes(observer: Observer) -> TypeGuard[Exposes]:
+    """Whether an observer also has something for /metrics."""
+    return callable(getattr(observer, "exposition", None))
+
+
+def _prices(settings: Settings) -> Prices:
+    return Prices(tuple((glob, price.input, price.output) for glob, price in settings.prices.items()))
 
 
 def _at(settings: Settings, name: str) -> object:
