@@ -311,7 +311,7 @@ async def test_coded_bodies_are_read_for_the_key_and_go_on_as_they_came(plugins:
     assert len(keys) == 1
     for body, limit, code in ((coded, 10, Code.BODY_TOO_LARGE), (coded[:-1], 1 << 20, Code.BAD_REQUEST)):
         with pytest.raises(SoloflightError) as caught:
-            await gate.admission.decide_coded(plan, body, limit)
+            await Gate(plugins).admission.decide_coded(plan, body, limit)
         assert caught.value.fault.code is code
     unknown = gate.admission.plan(Request("POST", CHAT, (typed, (b"Content-Encoding", b"unheard-of"))))
     verdict = await gate.admission.decide_coded(unknown, coded, 1 << 20)

@@ -12,7 +12,7 @@ from nodes import Town
 from soloflight.core.errors import Code
 from soloflight.core.flight import Fail, Wait
 from soloflight.flow.admit import Target
-from soloflight.ports import Role
+from soloflight.ports import BackendError, Role
 from soloflight.testing.chat import CH, DONE, FIN
 from soloflight.testing.script import CLOSE, HANG, RESET, sse
 from soloflight.testing.upstream import ScriptedUpstream
@@ -25,16 +25,32 @@ async def nowhere(town: Town, port: int | None = None) -> Target:
     return await town.target_at(f"http://127.0.0.1:{port or free_port()}")
 
 
-async def test_a_connection_that_is_refused_is_tried_max_attempts_times_and_then_502_for_all(town: Town) -> None:
+@pytest.mark.parametrize("trial", range(5))
+async def test_a_connection_that_is_refused_is_tried_max_attempts_times_and_then_502_for_all(
+    town: Town, trial: int
+) -> None:
+    """Three nodes are woken for each retry at the same moment: who comes second hears of the first one's failure."""
     target = await nowhere(town)
-    first, second = await town.node(), await town.node()
-    clients = [await node.ask(town.call(target=target)) for node in (first, first, second)]
+    nodes = [await town.node() for _ in range(3)]
+    clients = [await node.ask(town.call(target=target)) for node in (*nodes, *nodes)]
     for client in clients:
         await client.read()
-    assert [client.code for client in clients] == [Code.UPSTREAM_UNREACHABLE] * 3
-    tries = first.wire.done(Fail) + second.wire.done(Fail)
-    assert sorted(op.retry for op in tries) == [False, True, True], "whoever claims the next attempt"
+    assert [client.code for client in clients] == [Code.UPSTREAM_UNREACHABLE] * 6
+    tries = [op.retry for node in nodes for op in node.wire.done(Fail)]
+    assert sorted(tries) == [False, True, True], "whoever claims the next attempt"
     assert not any("127.0.0.1" in client.end.fault.message for client in clients if client.end and client.end.fault)
+
+
+async def test_a_retry_is_waited_for_without_a_subscription_too(town: Town) -> None:
+    target = await nowhere(town)
+    node = await town.node()
+
+    async def refuses(*_: object) -> None:
+        raise BackendError("no more subscriptions")
+
+    node.wire.subscribe = refuses  # type: ignore[method-assign]
+    client = await node.answer(town.call(target=target))
+    assert (client.code, len(node.wire.done(Fail))) == (Code.UPSTREAM_UNREACHABLE, 3)
 
 
 async def test_one_attempt_is_one_attempt(town: Town) -> None:

@@ -232,7 +232,7 @@ async def test_over_a_configured_cap_a_request_waits_and_is_then_refused(monkeyp
     monkeypatch.setattr(pool, "QUEUE_S", 0.1)
     async with Calling([head(200, "Content-Length: 5"), b"ab", HANG], limit=1, connect_timeout_s=0.1) as calling:
         exchange = await calling.send()
-        assert repr(calling.upstream).endswith("busy=1)")
+        assert "busy=1" in repr(calling.upstream)
         error = await calling.fails()
         assert (error.fault, error.unprocessed) == (
             Fault(Code.SATURATED, "no free connection to the upstream", 1),

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from soloflight.core.errors import Code, Fault
-from soloflight.core.flight import Absent, Answered, Claim, Faulted, Joined, Notice, NoticeKind, Reply
+from soloflight.core.flight import Absent, Answered, Claim, Faulted, Joined, Notice, NoticeKind, Reply, Wait
 from soloflight.core.frames import Body, End, Frame, Recording
 from soloflight.flow.flights import Flight, Registry, Sight
 from soloflight.ports import BackendError, Batch, Coordinator, Role
@@ -233,3 +233,27 @@ class Follower:
 def _size(frames: tuple[Frame, ...]) -> int:
     """Body bytes of some frames."""
     return sum(len(frame.data) for frame in frames if isinstance(frame, Body))
+
+
+async def sit_out(coordinator: Coordinator, flight: Flight, wait: Wait) -> None:
+    """Wait until the retry is due, or taken by somebody: then this node follows that attempt, whose end it is told, too.
+
+    Without that it would come as a newcomer behind the last attempt's failure, and begin a new flight.
+    """
+    taken = asyncio.get_running_loop().create_future()
+
+    def listen(notice: Notice) -> None:
+        if notice.kind is NoticeKind.TAKEN:
+            flight.number = notice.number
+            if not taken.done():
+                taken.set_result(None)
+
+    try:
+        subscription = await coordinator.subscribe(flight.call.key, listen)
+    except BackendError:
+        await asyncio.sleep(wait.wait_ms / 1000)
+        return
+    try:
+        await asyncio.wait([taken], timeout=wait.wait_ms / 1000)
+    finally:
+        await subscription.close()

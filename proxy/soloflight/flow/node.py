@@ -29,7 +29,7 @@ from soloflight.core.flight import (
 )
 from soloflight.core.frames import Body, End, Recording
 from soloflight.flow.flights import Call, Flight, GoAlone, Registry, Sight, lost
-from soloflight.flow.follower import Follower
+from soloflight.flow.follower import Follower, sit_out
 from soloflight.flow.lease import Lease, Seat, bound_ms, ms
 from soloflight.flow.listen import Listener
 from soloflight.flow.memory import Memory
@@ -231,7 +231,7 @@ class Node:
                     return
                 fresh_ms = -1  # the stored result is gone or unreadable: a counted miss
             elif isinstance(reply, Wait):
-                await asyncio.sleep(reply.wait_ms / 1000)
+                await sit_out(self._around.coordinator, flight, reply)
             elif isinstance(reply, Joined):
                 if not flight.call.share:
                     flight.send_away("busy")
