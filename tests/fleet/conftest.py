@@ -1,14 +1,17 @@
 """One fleet for a module, whole again before each test."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 
 import pytest
+import pytest_asyncio
 
+from fleet.clients import Clients
 from fleet.nodes import Fleet
 from fleet.witness import Witness, witness
 from harness.fixtures import start_proxy, start_redis, upstream, upstream_port
 
-__all__ = ["fleet", "fleet_process", "history", "start_proxy", "start_redis", "upstream", "upstream_port"]
+__all__ = ["clients", "fleet", "fleet_process", "history", "start_proxy", "start_redis", "upstream", "upstream_port"]
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +32,13 @@ def fleet(fleet_process: Fleet) -> Iterator[Fleet]:
     fleet_process.forget()
     yield fleet_process
     fleet_process.mend()
+
+
+@pytest_asyncio.fixture
+async def clients(fleet: Fleet) -> AsyncIterator[Clients]:
+    """Clients of the fleet, closed after the test."""
+    async with AsyncExitStack() as stack:
+        yield Clients(fleet, stack)
 
 
 @pytest.fixture

@@ -1,17 +1,18 @@
 """A fleet: one redis-server, and proxies that each have a way of their own to it."""
 
 import json
+import os
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
-import redis
 
 from fleet.ways import Way, Ways
 from fleet.witness import NAME
 from harness.process import wait_until
 from harness.proxy import Proxy, merged
 from harness.redis import RedisServer
+from soloflight.testing.exchange import Exchange
 
 HEARTBEAT_S, LEASE_S = 0.2, 1.0
 """What most fleets run with: a lapse is seen soon, and a busy machine does not make one."""
@@ -151,6 +152,11 @@ class Fleet:
         if faults:
             raise faults[0]
 
+    def caller(self, exchange: Exchange) -> Node:
+        """The node that made an upstream call: one of its sockets is the exchange's peer."""
+        port = exchange.writer.get_extra_info("peername")[1]
+        return next(node for node in self.nodes if not node.killed and port in _local_ports(node.proxy.pid))
+
     # ── looking in from outside ─────────────────────────────────────────────────────────────────────────────────
 
     def command(self, *words: str | int | bytes) -> Any:
@@ -192,7 +198,11 @@ class Fleet:
                 client.delete(*names)
 
 
-def refused_commands(server: RedisServer) -> int:
-    """Error replies so far."""
-    with redis.Redis(port=server.port) as client:
-        return int(client.info("stats").get("total_error_replies", 0))
+def _local_ports(pid: int) -> set[int]:
+    """The local TCP ports of a process's sockets."""
+    inodes = set()
+    for entry in os.scandir(f"/proc/{pid}/fd"):
+        with suppress(OSError):
+            inodes.add(os.readlink(entry.path).removeprefix("socket:[").removesuffix("]"))
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {int(row[1].rpartition(":")[2], 16) for row in rows if row[9] in inodes}

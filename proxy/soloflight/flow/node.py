@@ -239,9 +239,7 @@ class Node:
                 await self._follow(flight, reply)
                 if flight.log.ended is not None:
                     return
-                if (
-                    not flight.awaited
-                ):  # everybody here has sent bytes of the lost attempt: a new one would be for nobody
+                if not flight.awaited:  # all have sent bytes of the lost attempt: a new one would be for nobody
                     self.flights.unregister(flight)
                     flight.finish(lost())
                     return
