@@ -100,11 +100,10 @@ class Backend:
 
     # ── commands ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def script(self, key: str, call: Invocation) -> list[Any]:
-        """Execute a script on the keys of ``key``; its reply without the tag. Raises BackendError."""
+    async def script(self, keys: tuple[str, ...], call: Invocation) -> list[Any]:
+        """Execute a script on ``keys``, all in one slot; its reply without the tag. Raises BackendError."""
         until = asyncio.get_running_loop().time() + self._bound_s
         script, tag = self._scripts[call.script], b"%d" % next(self._tags)
-        keys = self._names.flight(key)
         words = (len(keys), *keys, tag, *call.arguments)
         large = call.large_bytes > LARGE_BYTES
         said = await self._ask(keys[0], packed("EVALSHA", script.digest, *words), until, large=large, tag=tag)

@@ -6,11 +6,13 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from soloflight.core.flight import Abandon, Answered, Fail, Notice, Operation, Reply, Seal
 from soloflight.core.frames import Recording
+from soloflight.core.session import SessionOperation, SessionReply
 from soloflight.flow.tasks import Tasks
-from soloflight.ports import BackendError, Batch, OnWord, Subscription
+from soloflight.ports import BackendError, Batch, OnSession, OnWord, Subscription
 from soloflight_redis.backend import LARGE_BYTES, Backend, WritesRefused
 from soloflight_redis.cipher import make_cipher
 from soloflight_redis.cluster import Cluster
@@ -29,6 +31,7 @@ from soloflight_redis.operations import (
 from soloflight_redis.scope import ScopeKey
 from soloflight_redis.scripts import build
 from soloflight_redis.servers import Servers, Single
+from soloflight_redis.sessions import session_invocation, session_reply
 from soloflight_redis.topology import Dialer, Kind, read_url
 
 log = logging.getLogger("soloflight.redis")
@@ -38,6 +41,7 @@ MOST_BYTES = 512 << 20  # of one value in Redis
 EXTRA_BYTES = 2 << 20  # what a stored result may have beside its body: its head, and …
 FRAME_BYTES = 5  # … this for each frame, which has at least one byte
 KEPT_ASIDE = 64
+MARKS_KEPT_MS = 30 * 86_400_000  # longer than anything is retained
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ class RedisCoordinator:
         """Whether Redis is reachable and takes writes, as far as known."""
         return self._backend is not None and self._backend.breaker.closed
 
-    async def open(self, node: str, on_ring: Callable[[str], None]) -> None:
+    async def open(self, node: str, on_ring: Callable[[str], None], on_session: OnSession | None = None) -> None:
         """Start. Redis may be away: that is told in the log, and looked after."""
         options, bound_s = self._options, self._options.bound_s
         servers = self._servers()
@@ -104,7 +108,7 @@ class RedisCoordinator:
         self._scope = ScopeKey(backend, self._names, self._cipher, self._tasks)
         self._hearing.on_word = self._on_word
         await backend.open()
-        await self._hearing.open(node, on_ring)
+        await self._hearing.open(node, on_ring, on_session)
 
     def _servers(self) -> Servers:
         dialer = Dialer(self._target, self._options.bound_s)
@@ -125,7 +129,7 @@ class RedisCoordinator:
         """Execute one operation of the ledger atomically. Raises BackendError."""
         call = invocation(key, op, self._cipher)
         try:
-            said = await self._open.script(key, call)
+            said = await self._flight(key, call)
         except WritesRefused:
             await self._let_go(key, op)
             raise
@@ -134,7 +138,7 @@ class RedisCoordinator:
                 raise
             # Too large for this Redis, or for its bound: the seal is worth more than the replay.
             log.warning("a result of %d bytes could not be stored; it is told, and not kept", call.large_bytes)
-            said = await self._open.script(key, seal_without_result(op))
+            said = await self._flight(key, seal_without_result(op))
         try:
             answer = reply(op, said)
         except Unreadable as error:
@@ -143,11 +147,14 @@ class RedisCoordinator:
             self._put_aside(key, answer, inline_result(said))
         return answer
 
+    async def _flight(self, key: str, call: Invocation) -> list[Any]:
+        return await self._open.script(self._names.flight(key), call)
+
     async def _let_go(self, key: str, op: Operation) -> None:
         """A full Redis takes no end of a flight; it can be dropped, so that nobody waits for its lease to lapse."""
         if isinstance(op, (Seal, Fail)):
             try:
-                await self._open.script(key, invocation(key, Abandon(op.fence, "", force=True), self._cipher))
+                await self._flight(key, invocation(key, Abandon(op.fence, "", force=True), self._cipher))
             except BackendError:
                 log.debug("a flight could not be dropped")
 
@@ -168,7 +175,7 @@ class RedisCoordinator:
         value = self._aside.pop((key, number), None)
         if value is None:
             most = MOST_BYTES if size is None else size * (1 + FRAME_BYTES) + EXTRA_BYTES
-            said = await self._open.script(key, Invocation("result", (number, most), LARGE_BYTES + 1))
+            said = await self._flight(key, Invocation("result", (number, most), LARGE_BYTES + 1))
             value = said[1] if len(said) > 1 else None
         if not isinstance(value, bytes):
             return None
@@ -183,9 +190,8 @@ class RedisCoordinator:
         """Published batches of attempt ``number`` with index > ``after``, contiguous. Raises BackendError."""
         batches: list[Batch] = []
         while True:
-            said = await self._open.script(
-                key, Invocation("log", (number, after + len(batches), PAGE_BYTES), LARGE_BYTES + 1)
-            )
+            call = Invocation("log", (number, after + len(batches), PAGE_BYTES), LARGE_BYTES + 1)
+            said = await self._flight(key, call)
             for entry in said[2:]:
                 batch = self._batch(key, number, entry)
                 if batch is None or batch.index != after + len(batches) + 1:
@@ -212,6 +218,16 @@ class RedisCoordinator:
             raise BackendError("not open")
         return await self._hearing.subscribe(key, listener)
 
+    # ── session locks ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def session_step(self, key: str, op: SessionOperation) -> SessionReply:
+        """Execute one operation of a session lock atomically. Raises BackendError."""
+        said = await self._open.script(self._names.session(key), session_invocation(op))
+        try:
+            return session_reply(op, said)
+        except Unreadable as error:
+            raise BackendError(str(error)) from error
+
     # ── the fleet ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def hear(self, on_word: OnWord) -> None:
@@ -223,18 +239,14 @@ class RedisCoordinator:
         await self._open.command(self._names.fleet, "PUBLISH", self._names.fleet, WORD + word.encode())
 
     async def mark(self, name: str) -> None:
-        """Remember this moment, on the server's clock, under ``name``. Raises BackendError."""
-        await self._open.command(self._names.marks, "HSET", self._names.marks, name, await self._now_ms())
+        """Remember this moment under ``name``, for ``MARKS_KEPT_MS`` after the last mark. Raises BackendError."""
+        await self._open.script(self._names.marks, Invocation("mark", (name, MARKS_KEPT_MS)))
 
     async def marks(self) -> dict[str, int]:
         """How many ms ago each mark was made. Raises BackendError."""
-        said, now_ms = await self._open.command(self._names.marks, "HGETALL", self._names.marks), await self._now_ms()
-        found = said.items() if isinstance(said, dict) else zip(said[::2], said[1::2], strict=True)
-        return {bytes(name).decode(): max(0, now_ms - int(then)) for name, then in found}
-
-    async def _now_ms(self) -> int:
-        seconds, micros = await self._open.command(self._names.marks, "TIME")
-        return int(seconds) * 1000 + int(micros) // 1000
+        said = await self._open.script(self._names.marks, Invocation("marks", ()))
+        pairs = zip(said[1::2], said[2::2], strict=True)
+        return {bytes(name).decode("utf-8", "replace"): int(age_ms) for name, age_ms in pairs}
 
     async def scope_key(self) -> bytes:
         """The fleet's secret for credential scopes; see ``scope``."""
@@ -243,7 +255,7 @@ class RedisCoordinator:
 
     async def purge(self, key: str) -> bool:
         """Forget the kept answer of ``key``; True if there was one. Raises BackendError."""
-        said = await self._open.script(key, Invocation("purge", ()))
+        said = await self._flight(key, Invocation("purge", ()))
         return bool(int(said[1]))
 
     @property

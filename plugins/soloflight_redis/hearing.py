@@ -16,7 +16,7 @@ from redis.exceptions import MovedError
 
 from soloflight.core.flight import Notice
 from soloflight.flow.tasks import Tasks
-from soloflight.ports import BackendError, OnWord
+from soloflight.ports import BackendError, OnSession, OnWord
 from soloflight_redis.backend import Backend
 from soloflight_redis.cipher import Cipher
 from soloflight_redis.codec import Unreadable
@@ -24,6 +24,7 @@ from soloflight_redis.ear import Ear, Elsewhere
 from soloflight_redis.keys import Names
 from soloflight_redis.notices import GAP, PROBE, RING, WORD, read_notice
 from soloflight_redis.servers import Servers
+from soloflight_redis.sessions import SESSION, read_session_notice
 from soloflight_redis.topology import Peer
 from soloflight_redis.wire import Lost
 
@@ -71,6 +72,7 @@ class Hearing:
         self._ears: dict[str, Ear] = {}  # by the address of their server
         self._at: dict[str, Ear] = {}  # by channel
         self._rung: Callable[[str], None] | None = None
+        self._on_session: OnSession | None = None
         self._node_channel = ""
         self._node_ear: Ear | None = None
         self.on_word: OnWord | None = None
@@ -79,9 +81,9 @@ class Hearing:
     def __repr__(self) -> str:
         return f"Hearing(keys={len(self._listeners)}, ears={list(self._ears.values())}, unreadable={self.unreadable})"
 
-    async def open(self, node: str, on_ring: Callable[[str], None]) -> None:
-        """Listen for rings; returns when the server has confirmed it, or after the bound. Does not raise."""
-        self._node_channel, self._rung = self._names.node(node), on_ring
+    async def open(self, node: str, on_ring: Callable[[str], None], on_session: OnSession | None) -> None:
+        """Listen for what is told to this node, and to all; returns when that is confirmed, or after the bound. Does not raise."""
+        self._node_channel, self._rung, self._on_session = self._names.node(node), on_ring, on_session
         self._backend.on_return.append(self._hurry)
         self._servers.on_peer.append(self._follow_commands)
         if self._servers.sharded:
@@ -94,7 +96,7 @@ class Hearing:
 
     def close(self) -> None:
         """Hear nothing any more."""
-        self._rung = self.on_word = None
+        self._rung = self._on_session = self.on_word = None
         self._listeners.clear()
         for ear in self._all():
             ear.close()
@@ -215,24 +217,17 @@ class Hearing:
         """Pass it on to whom it is for."""
         if said[:1] == PROBE:
             return
-        if channel == self._node_channel:
-            if self._rung is not None and said[:1] == RING:
-                self._call(self._rung, said[1:].decode("utf-8", "replace"))
-            return
-        if channel == self._names.fleet:
-            if self.on_word is not None and said[:1] == WORD:
-                self._call(self.on_word, said[1:].decode("utf-8", "replace"))
-            return
-        key = self._keys.get(channel)
-        if key is None:
-            return
         try:
-            notice = read_notice(key, said, self._cipher)
+            if channel == self._node_channel:
+                self._told(said)
+            elif channel == self._names.fleet:
+                if self.on_word is not None and said[:1] == WORD:
+                    self._call(self.on_word, said[1:].decode("utf-8", "replace"))
+            elif (key := self._keys.get(channel)) is not None:
+                self._tell(key, read_notice(key, said, self._cipher))
         except Unreadable as error:
             self.unreadable += 1
             log.debug("a notice could not be read: %s", error)
-            return
-        self._tell(key, notice)
 
     def on_gap(self, channel: str) -> None:
         """Notices may have been lost: everybody at this key looks again; what the fleet was told may have been missed."""
@@ -267,13 +262,20 @@ class Hearing:
         """A connection was lost: is Redis there at all?"""
         self._backend.suspect()
 
+    def _told(self, said: bytes) -> None:
+        """Something for this node alone."""
+        if said[:1] == RING and self._rung is not None:
+            self._call(self._rung, said[1:].decode("utf-8", "replace"))
+        elif said[:1] == SESSION and self._on_session is not None:
+            self._call(self._on_session, *read_session_notice(said))
+
     def _tell(self, key: str, notice: Notice) -> None:
         for listener in list(self._listeners.get(key, {}).values()):
             self._call(listener, notice)
 
     @staticmethod
-    def _call(callback: Callable[..., None], value: object) -> None:
+    def _call(callback: Callable[..., None], *values: object) -> None:
         try:
-            callback(value)
+            callback(*values)
         except Exception:  # somebody else's code: it harms nobody but itself
             log.exception("a listener raised")

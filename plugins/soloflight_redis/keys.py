@@ -26,12 +26,16 @@ class Names:
         start = f"{self.prefix}:{SCHEMA}:{{{key}}}:"
         return tuple([start + part for part in PARTS])
 
+    def session(self, key: str) -> tuple[str]:
+        """The key of a session's lock."""
+        return (f"{self.root}{{{key}}}:session",)
+
     def notices(self, key: str) -> str:
         """The channel on which a flight's listeners are told."""
         return f"{self.root}{{{key}}}:notices"
 
     def node(self, node: str) -> str:
-        """The channel on which a node is rung."""
+        """The channel on which one node is told: that a flight of its own is wanted live, and of session locks."""
         return f"{self.root}node:{node}"
 
     @property
@@ -40,9 +44,9 @@ class Names:
         return f"{self.root}fleet"
 
     @property
-    def marks(self) -> str:
+    def marks(self) -> tuple[str]:
         """The hash that holds the fleet's marks: name and time in ms."""
-        return f"{self.root}marks"
+        return (f"{self.root}marks",)
 
     @property
     def scope(self) -> str:

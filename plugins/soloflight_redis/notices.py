@@ -1,7 +1,7 @@
 """Notices as they are published, and back. The scripts write them: "KIND NUMBER[ INDEX]", for a batch "\\n" and its bytes.
 
-A ring is "r" and the key, on the owner's node channel; a word is "w" and its text, on the fleet's; a probe is "p" and
-anything, on any channel, for nobody.
+A ring is "r" and the key, on the owner's node channel (what begins with "s" there is of a session lock: see ``sessions``);
+a word is "w" and its text, on the fleet's; a probe is "p" and anything, on any channel, for nobody.
 """
 
 from __future__ import annotations

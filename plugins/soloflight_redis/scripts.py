@@ -1,4 +1,6 @@
-"""The Lua scripts: read from the package, put together with their first lines, known by their digest.
+"""The Lua scripts: read from the package, put together with what they begin with, known by their digest.
+
+A script is: a few lines written here, common.lua, the shared.lua of its folder if there is one, and its own file.
 
 Rule: what a script needs to know of this build stands in those first lines; the files are the same for everybody.
 """
@@ -8,11 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
+from soloflight.core.session import REMEMBERED_MS as SESSION_REMEMBERED_MS
 from soloflight.core.standing import REMEMBERED_MS
 
-OPERATIONS = ("claim", "start", "renew", "append", "seal", "fail", "abandon", "leave")
-READS = ("result", "log")
+FOLDERS = ("flight", "session", "fleet")
+SHARED = "shared.lua"
+
 GARBAGE_MS = 15_000
 """How long after its last date Redis keeps what has become garbage: long enough to read what was just promised."""
 
@@ -31,22 +36,25 @@ class Script:
 def build(*, sharded: bool = False, clock_key: str = "") -> dict[str, Script]:
     """All scripts by name.
 
-    sharded     notices go out by SPUBLISH (a cluster)
+    sharded     notices of keys go out by SPUBLISH (a cluster)
     clock_key   a test's clock: a key that holds the time in ms, instead of the server's TIME
     """
     clock = f"local now = tonumber(redis.call('GET', '{clock_key}'))" if clock_key else SERVER_CLOCK
     first = [
         clock,
         f"local PUBLISH = '{'SPUBLISH' if sharded else 'PUBLISH'}'",
-        f"local REMEMBERED_MS = {REMEMBERED_MS}",
+        f"local REMEMBERED_MS, SESSION_REMEMBERED_MS = {REMEMBERED_MS}, {SESSION_REMEMBERED_MS}",
         f"local GARBAGE_MS = {GARBAGE_MS}",
     ]
-    start = "\n".join([*first, _read("shared")])
-    return {name: _script(name, f"{start}\n{_read(name)}") for name in (*OPERATIONS, "purge", *READS)}
+    root = files("soloflight_redis").joinpath("lua")
+    start = "\n".join([*first, root.joinpath("common.lua").read_text("utf-8")])
+    return {script.name: script for folder in FOLDERS for script in _folder(start, root.joinpath(folder))}
 
 
-def _read(name: str) -> str:
-    return files("soloflight_redis").joinpath("lua", f"{name}.lua").read_text("utf-8")
+def _folder(start: str, folder: Traversable) -> list[Script]:
+    sources = {file.name: file.read_text("utf-8") for file in folder.iterdir() if file.name.endswith(".lua")}
+    start += "\n" + sources.pop(SHARED, "")
+    return [_script(name.removesuffix(".lua"), f"{start}\n{source}") for name, source in sorted(sources.items())]
 
 
 def _script(name: str, source: str) -> Script:

@@ -1,16 +1,12 @@
--- Every script begins with this page. In front of it stand four lines that Python writes:
--- now (the clock, in ms), PUBLISH, and the constants REMEMBERED_MS, GARBAGE_MS.
+-- What every script of a flight begins with, behind common.lua.
 --
 -- KEYS  record, watchers, log, answer, outcome: everything of one flight, in one slot by the hash tag
--- ARGV  the first is the call's tag; it comes back as the first element of the reply, so that no reply
---       is ever taken for another call's
 --
 -- Rule 1: a time holds while now <= time. A field that is not there stands for 0 or for the empty text.
 -- Rule 2: whatever is executed twice answers twice the same, and is done once.
 -- Rule 3: a key's TTL ends only what means nothing any more. It is never a sign of death.
 -- Rule 4: core.ledger is the law; the words in the comments are its clauses.
 
-local call, max, min = redis.call, math.max, math.min
 local RECORD, WATCHERS, LOG, ANSWER, OUTCOME = unpack(KEYS)
 
 local OPEN = {P = true, R = true, Q = true}
@@ -21,12 +17,6 @@ local TIMES = {
   'lease_until', 'progress_until', 'deadline', 'retry_at', 'poisoned_until', 'answer_sealed', 'answer_expires',
   'outcome_until',
 }
-
-local function reply(...) return {ARGV[1], ...} end
-
--- Numbers are doubles: exact to 2^53, but tostring would write 1.8e+15.
-local function text(value) return string.format('%.0f', value) end
-local function number(value) return tonumber(value or 0) end
 
 local function holds(time)
   time = number(time)
