@@ -38,3 +38,9 @@ def held(recording: Recording) -> int:
 def test_a_recording_costs_what_it_holds_and_not_much_more(body: tuple[bytes, ...]) -> None:
     recording = Recording(HEAD, body, sum(map(len, body)))
     assert held(recording) <= recording.cost <= 2 * held(recording)
+
+
+def test_a_head_without_a_field() -> None:
+    head = Head(200, b"OK", ((b"Set-Cookie", b"a"), (b"X", b"1"), (b"set-cookie", b"b")))
+    assert head.without(b"set-cookie").fields == ((b"X", b"1"),)
+    assert head.without(b"y") is head

@@ -6,7 +6,7 @@ Rule 2: bytes are the upstream's own. Nothing here decodes, folds, joins or re-o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from soloflight.core.errors import Fault
@@ -36,6 +36,13 @@ class Head:
             if key.lower() == name:
                 return value
         return None
+
+
+    def without(self, name: bytes) -> Head:
+        """The head without the fields called ``name`` (lower case)."""
+        if self.get(name) is None:
+            return self
+        return replace(self, fields=tuple(field for field in self.fields if field[0].lower() != name))
 
 
 @dataclass(frozen=True, slots=True)

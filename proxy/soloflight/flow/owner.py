@@ -193,7 +193,9 @@ class Owner:
         else:
             data = tuple(body.data for body in held)
             size = recording.size + sum(map(len, data))
-            recording = replace(recording, body=recording.body + data, size=size, usage=verdict.usage)
+            # Cookies are the owner's client's alone: they are neither kept nor stored anywhere.
+            head = recording.head.without(b"set-cookie")
+            recording = replace(recording, head=head, body=recording.body + data, size=size, usage=verdict.usage)
             if recording.size > self._call.stage.max_recording:
                 verdict = replace(verdict, kept=verdict.kept or Reason.TOO_LARGE)
         if verdict.kept is None and not self._call.retention_s:

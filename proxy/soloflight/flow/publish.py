@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 
 from soloflight.core.flight import Done, Gap
-from soloflight.core.frames import Body, End, Frame
+from soloflight.core.frames import Body, End, Frame, Head
 from soloflight.core.log import Cursor, FellBehind, Log
 from soloflight.flow.lease import Lease
 from soloflight.flow.tasks import Tasks
@@ -95,7 +95,7 @@ class Publisher:
         if not self._lease.held:
             return False
         try:
-            self._queue += [frame for frame in self._cursor.take() if not isinstance(frame, End)]
+            self._queue += [_shared(frame) for frame in self._cursor.take() if not isinstance(frame, End)]
         except FellBehind:
             self._over = True
             return False
@@ -127,3 +127,8 @@ class Publisher:
         batch = tuple(self._queue[:count])
         del self._queue[:count]
         return batch
+
+
+def _shared(frame: Frame) -> Frame:
+    """The frame as other nodes may see it: cookies are the owner's client's alone."""
+    return frame.without(b"set-cookie") if isinstance(frame, Head) else frame
