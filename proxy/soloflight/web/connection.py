@@ -32,6 +32,8 @@ KEEPALIVE_S = 75.0
 LINGER_S = 5.0
 READ_BUFFER = 256 * 1024
 FLUSH_S = 2.0
+BLOCK_LIMIT = 64 * 1024
+"""Longest request that is recognised when it comes again (web.recognise)."""
 _LINGER_RESET = struct.pack("ii", 1, 0)
 
 
@@ -97,7 +99,7 @@ class Door(Server):
 class Connection(RequestHandler):
     """One client connection. ``peer`` is its address ("" for a Unix socket)."""
 
-    __slots__ = ("_door", "_head_timer", "_owed", "block", "on_writable", "peer", "relay", "trusted_peer")
+    __slots__ = ("_block", "_door", "_head_timer", "_owed", "on_writable", "peer", "relay", "trusted_peer")
 
     def __init__(self, manager: Door, **settings: Any) -> None:
         super().__init__(manager, **settings)
@@ -105,7 +107,7 @@ class Connection(RequestHandler):
         self._head_timer: asyncio.TimerHandle | None = None
         # Bytes of the current request that are still to come: 0 between two requests, None where it can not be told any more.
         self._owed: int | None = 0
-        self.block = b""
+        self._block: tuple[object, bytes] | None = None
         self.peer = ""
         self.trusted_peer = False
         self.relay: Callable[[bytes], None] | None = None
@@ -170,8 +172,8 @@ class Connection(RequestHandler):
         return True
 
     def _count(self, data: bytes, *, begins: bool) -> None:
-        """Keep account of where requests end, and remember a block that is exactly one request."""
-        self.block = b""
+        """Keep account of where requests end, and remember a block that is exactly one request, with the message read of it."""
+        self._block = None
         if self._owed is None:
             return
         if begins:
@@ -181,11 +183,16 @@ class Connection(RequestHandler):
                 self._owed = None
                 return
             self._owed = end + 4 + length
-            if self._owed == len(data):
-                self.block = data
+            if self._owed == len(data) <= BLOCK_LIMIT and self._messages:
+                self._block = self._messages[-1][0], data
         self._owed -= len(data)
         if self._owed < 0:
             self._owed = None
+
+    def take_block(self, raw: BaseRequest) -> bytes:
+        """The block that was exactly this request, once, or b"". Another request's may have come before this one was looked at."""
+        block, self._block = self._block, None
+        return block[1] if block is not None and block[0] is raw._message else b""
 
     def _await_head(self) -> None:
         """A head has begun, or must begin: it has to be whole in time (slow loris)."""

@@ -173,8 +173,9 @@ class Front:
         """Replay, join or begin a flight and read its log."""
         visit.stage, visit.model = call.stage.name, call.facts.model
         connection, client = connection_of(visit.raw), visit.client
-        if connection.block and client.http11 and client.keep_alive:
-            self.recogniser.learn(connection.block, call, trusted=connection.trusted_peer)
+        block = connection.take_block(visit.raw)
+        if block and client.http11 and client.keep_alive and client.method != "HEAD":
+            self.recogniser.learn(block, call, trusted=connection.trusted_peer)
         responder = Responder(
             connection,
             client,

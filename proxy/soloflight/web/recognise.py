@@ -16,7 +16,6 @@ from soloflight.flow.flights import Call
 from soloflight.flow.replays import Replay, Replays
 from soloflight.web.prepared import Prepared, prepared
 
-BLOCK_LIMIT = 64 * 1024
 TOTAL_LIMIT = 32 << 20
 
 
@@ -35,7 +34,7 @@ class Recogniser:
     def learn(self, block: bytes, call: Call, *, trusted: bool) -> None:
         """``block``, from a peer of this trust, was admitted as ``call``."""
         key = (trusted, block)
-        if call.fresh_s == NONE_FRESH or len(block) > BLOCK_LIMIT or key in self._calls:
+        if call.fresh_s == NONE_FRESH or key in self._calls:
             return
         self._calls[key] = call
         self._size += len(block)
