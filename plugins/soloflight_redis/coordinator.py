@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from soloflight.core.flight import Abandon, Answered, Fail, Notice, Operation, Reply, Seal
@@ -51,10 +51,10 @@ class Options:
     clock_key   for tests: a key that holds the time in ms, in place of the server's clock
     """
 
-    url: str
+    url: str = field(repr=False)
     prefix: str = "soloflight"
-    encryption_key: str = ""
-    encryption_key_previous: str = ""
+    encryption_key: str = field(default="", repr=False)
+    encryption_key_previous: str = field(default="", repr=False)
     bound_s: float = 0.5
     otherwise: str = "going on in this process alone"
     clock_key: str = ""

@@ -22,6 +22,7 @@ async def parties(*urls: str, key: str = "", **options: Any) -> AsyncIterator[li
         for at, url in enumerate(urls):
             coordinator = RedisCoordinator(Options(url, **{"bound_s": BOUND_S, **options}))
             party = Party(chr(ord("a") + at), coordinator, key)
+            coordinator.hear(party.words)
             await coordinator.open(party.name, party.rings)
             opened.push_async_callback(coordinator.close)
             found.append(party)

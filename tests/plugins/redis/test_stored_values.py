@@ -5,6 +5,8 @@ Nobody crashes, nobody is shown a hole or half an answer, and the next claim fin
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import redis
 
@@ -228,10 +230,8 @@ async def test_a_key_of_another_type(redis_server: RedisServer, client: redis.Re
             lambda: b.claim(fresh_ms=-1),
             lambda: b.coordinator.purge(b.key),
         ):
-            try:
+            with contextlib.suppress(BackendError):
                 await work()  # type: ignore[no-untyped-call]
-            except BackendError:
-                pass
         assert a.coordinator.up
 
 
@@ -245,10 +245,8 @@ async def test_a_record_of_rubbish(redis_server: RedisServer, client: redis.Redi
         ):
             client.delete(stored(a, "record"))
             client.hset(stored(a, "record"), mapping=fields)
-            try:
+            with contextlib.suppress(BackendError):
                 await a.claim()
-            except BackendError:
-                pass
             assert a.coordinator.up
 
 

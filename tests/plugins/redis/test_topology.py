@@ -161,6 +161,10 @@ async def test_the_documented_user_can_do_all_that_is_needed_without_script(user
         await a.rings.holds(a.key)
         assert await b.leave(fence.number) == Done()
         assert await a.fail(fence) == Done()
+        await a.coordinator.tell("word")
+        await b.words.holds("word")
+        await a.coordinator.mark("name")
+        assert (await b.coordinator.marks()).keys() == {"name"}
         await a.abandon(await a.own())
         user_server.command("SCRIPT", "FLUSH")
         await works(at_key(a, "again"))
@@ -380,7 +384,7 @@ async def test_a_master_that_is_demoted_while_it_lives(
                 return False
 
         async with asyncio.timeout(15):
-            while not await written():
+            while not await written():  # noqa: ASYNC110 - another process changes it
                 await asyncio.sleep(0.1)
         assert replica.command("EXISTS", "soloflight:1:{after}:record") == 1
         begun = asyncio.get_running_loop().time()
