@@ -65,7 +65,10 @@ class RedisCoordinator:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._target = read_url(options.url)
+        try:
+            self._target = read_url(options.url)
+        except ValueError as error:
+            raise ValueError(f"redis.url: {error}") from None
         self._names = Names(options.prefix)
         self._cipher = make_cipher(options.encryption_key, options.encryption_key_previous)
         self._scripts = build(sharded=self._target.kind is Kind.CLUSTER, clock_key=options.clock_key)

@@ -25,6 +25,7 @@ def soloflight_coordinator(name: str, settings: Any) -> Coordinator | None:
     """The coordinator for ``coordination.backend = name``. ``settings`` is the whole validated configuration.
 
     None: this plugin does not answer to that name. If nobody does, ``serve`` exits with 2. Not opened yet when returned.
+    ValueError: settings that can not be meant; its text is told, and ``serve`` exits with 2.
     """
 
 

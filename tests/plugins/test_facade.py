@@ -178,3 +178,14 @@ def test_a_plugin_that_fails_to_add_its_commands_is_named() -> None:
 def test_names_that_no_plugin_has() -> None:
     plugins = Plugins.load(["openai"])
     assert plugins.strangers(["memory", "openai", "memroy", "xyz"]) == [("memroy", "memory"), ("xyz", "")]
+
+
+def test_settings_that_a_coordinator_refuses_are_one_line() -> None:
+    class Refuses:
+        @hookimpl
+        def soloflight_coordinator(self, name: str, settings: object) -> Any:
+            raise ValueError("mine.url: no such thing")
+
+    with pytest.raises(PluginError) as refused:
+        loaded(Refuses()).coordinator("x", None)
+    assert str(refused.value) == "plugins: soloflight_coordinator: mine.url: no such thing"

@@ -60,8 +60,11 @@ class Plugins:
         return [(name, next(iter(get_close_matches(name, known, n=1)), "")) for name in names if name not in known]
 
     def coordinator(self, name: str, settings: Any) -> Coordinator:
-        """The coordinator that answers to ``name``, not opened yet. Raises PluginError where none does."""
-        coordinator: Coordinator | None = self._hook.soloflight_coordinator(name=name, settings=settings)
+        """The coordinator that answers to ``name``, not opened yet. Raises PluginError where none does, or its settings are wrong."""
+        try:
+            coordinator: Coordinator | None = self._hook.soloflight_coordinator(name=name, settings=settings)
+        except ValueError as error:
+            raise PluginError([PluginFault("", "soloflight_coordinator", str(error))]) from error
         if coordinator is None:
             raise self._unanswered("soloflight_coordinator", f'coordination.backend = "{name}"')
         return coordinator
