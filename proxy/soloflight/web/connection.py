@@ -256,16 +256,29 @@ class Connection(RequestHandler):
             transport = self.transport
             if transport is None:
                 raise ClientGone
-            before = transport.get_write_buffer_size()
-            try:
-                async with asyncio.timeout(write_timeout_s):
-                    await self._drain_helper()
-            except TimeoutError:
-                if self.transport is None or transport.get_write_buffer_size() >= before:
-                    await self.reset()
-                    raise ClientGone from None
-            except ConnectionError:
-                raise ClientGone from None
+            before = _outstanding(transport)
+            if not await self._writable(write_timeout_s) and _outstanding(transport) >= before:
+                await self.reset()
+                raise ClientGone
+        if self.transport is None:
+            raise ClientGone
+
+    async def _writable(self, timeout_s: float) -> bool:
+        """Wait until the transport takes more, or is lost (True), at most ``timeout_s``.
+
+        aiohttp's own helper can be waited for once only: a timeout leaves it cancelled.
+        """
+        waiter = self._drain_waiter
+        if waiter is None:
+            waiter = self._drain_waiter = self._loop.create_future()
+        try:
+            done, _ = await asyncio.wait([waiter], timeout=timeout_s)
+        except asyncio.CancelledError:
+            self._drain_waiter = None
+            raise
+        if done and waiter.exception() is not None:
+            raise ClientGone
+        return bool(done) or self.transport is None
 
     def take_tail(self) -> bytes:
         """Bytes that came behind an upgrade request's head; reading, held for them, goes on."""
@@ -315,6 +328,11 @@ def _declared_length(data: bytes, end: int) -> int | None:
         return 0
     value = head[at + 17 :].split(b"\r\n", 1)[0].strip()
     return int(value) if value.isdigit() else None
+
+
+def _outstanding(transport: asyncio.WriteTransport) -> int:
+    """Bytes that the client has not taken yet, here and in the kernel, which wakes us only when half of its queue is free."""
+    return transport.get_write_buffer_size() + _unsent(transport.get_extra_info("socket"))
 
 
 def _unsent(sock: socket.socket | None) -> int:
