@@ -21,6 +21,7 @@ from soloflight.web.status import StatusPage
 
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 EVENTS_EVERY_S = 1.0
+READER_S = 20.0
 NAME = re.compile(r"[0-9a-f]{16,64}")
 MAX_BODY = 16 * 1024
 ABORTED = {Abort.DONE: 200, Abort.TOLD: 202, Abort.UNKNOWN: 404}
@@ -96,15 +97,25 @@ class Admin:
         headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         answer = web.StreamResponse(headers=headers)
         await answer.prepare(request)
-        await answer.write(b"retry: 1000\n\n")
-        while not self._ending.is_set():
-            await answer.write(b"data: " + _dumps(await self._desk.overview()) + b"\n\n")
-            try:
-                async with asyncio.timeout(EVENTS_EVERY_S):
-                    await self._ending.wait()
-            except TimeoutError:
-                continue
+        event = b"retry: 1000\n\n"
+        try:
+            while not self._ending.is_set():
+                event += b"data: " + _dumps(await self._desk.overview()) + b"\n\n"
+                async with asyncio.timeout(READER_S):
+                    await answer.write(event)
+                event = b""
+                await self._pause()
+        except (ConnectionResetError, TimeoutError):
+            pass  # the reader has left, or does not read
         return answer
+
+    async def _pause(self) -> None:
+        """Until the next event is due, or the listener closes."""
+        try:
+            async with asyncio.timeout(EVENTS_EVERY_S):
+                await self._ending.wait()
+        except TimeoutError:
+            return
 
     async def flights(self, _: web.Request) -> web.Response:
         """Every live flight."""
