@@ -120,7 +120,8 @@ class Front:
         request_id = self._next_id()
         answer = form.whole(request_id, began - replay.sealed, max(0.0, replay.expires - began))
         if answer is not None:
-            self._emit(_replayed(request_id, call, replay, connection.peer, time.monotonic() - began))
+            took_s = time.monotonic() - began
+            self._emit(_replayed(request_id, call, replay, form.upstream_id, connection.peer, took_s))
         return answer
 
     async def handle(self, raw: BaseRequest) -> StreamResponse:
@@ -253,7 +254,7 @@ class Front:
         return f"{self._node.id}-{next(self._numbers):x}"
 
 
-def _replayed(request_id: str, call: Call, replay: Replay, peer: str, took_s: float) -> RequestEnded:
+def _replayed(request_id: str, call: Call, replay: Replay, upstream_id: str, peer: str, took_s: float) -> RequestEnded:
     """The event of a recognised replay: nothing was waited for, so that all of its time is the proxy's own."""
     recording, request = replay.recording, call.request
     return RequestEnded(
@@ -267,6 +268,7 @@ def _replayed(request_id: str, call: Call, replay: Replay, peer: str, took_s: fl
         duration_s=took_s,
         overhead_s=took_s,
         usage=recording.usage,
+        upstream_id=upstream_id,
         method=request.method,
         path=request.path,
         peer=peer,

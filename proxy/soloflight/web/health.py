@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import Protocol
 
 import orjson
 
-from soloflight.web.wire import Client
+from soloflight.web.wire import Client, http_date
 
 HEALTH_PATHS = frozenset({"/_soloflight/health", "/_soloflight/livez", "/_soloflight/readyz"})
 
@@ -27,10 +28,11 @@ def health_answer(path: str, state: Condition, client: Client) -> bytes:
     status = "draining" if state.draining else "degraded" if degraded else "ok"
     body = orjson.dumps({"status": status, "ready": ready, "degraded": degraded or None})
     code = b"200 OK" if ready or path.endswith("livez") else b"503 Service Unavailable"
-    head = b"HTTP/1.1 %b\r\nContent-Type: application/json\r\nCache-Control: no-store\r\nContent-Length: %d\r\n" % (
+    head = b"HTTP/1.1 %b\r\nContent-Type: application/json\r\nCache-Control: no-store\r\nDate: %b\r\n" % (
         code,
-        len(body),
+        http_date(time.time()),
     )
+    head += b"Content-Length: %d\r\n" % len(body)
     if not client.keep_alive:
         head += b"Connection: close\r\n"
     elif not client.http11:

@@ -1,8 +1,13 @@
-"""How log lines look, and the one line that tells of a request. No line holds a credential, a query, a body or a prompt."""
+"""How log lines look, and the one line that tells of a request. No line holds a credential, a query, a body or a prompt.
+
+Rule: what clients and upstreams named can not begin a line, forge a field or steer a terminal: it is escaped here, once.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 import sys
 import time
 from typing import Any
@@ -13,7 +18,12 @@ from soloflight.ports import Event, FlightEnded, RequestEnded, WriteRefused
 
 access = logging.getLogger("soloflight.access")
 
+MAX_PATH = 256
+
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_PLAIN = re.compile('[^ "=]+')
+# What orjson leaves as it is, and a terminal or a line reader may not.
+_UNSAFE_IN_JSON = re.compile("[\x7f-\x9f\u2028\u2029]")
 
 
 def configure(level: str, form: str) -> None:
@@ -29,15 +39,16 @@ def configure(level: str, form: str) -> None:
 
 
 class TextLines(logging.Formatter):
-    """``2026-01-31T12:00:00.123Z INFO soloflight.access key=value …``"""
+    """``2026-01-31T12:00:00.123Z INFO soloflight.access key=value …``; a traceback follows, each of its lines indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        text = f"{stamp}.{int(record.msecs):03d}Z {record.levelname} {record.name} {record.getMessage()}"
+        text = f"{stamp}.{int(record.msecs):03d}Z {record.levelname} {record.name} {escaped(record.getMessage())}"
         for key, value in _extra(record).items():
-            text += f" {key}={value}"
+            text += f" {key}={_word(str(value))}"
         if record.exc_info:
-            text += "\n" + self.formatException(record.exc_info)
+            for line in self.formatException(record.exc_info).split("\n"):
+                text += "\n    " + escaped(line)
         return text
 
 
@@ -50,11 +61,28 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **_extra(record),
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return orjson.dumps(line, default=str).decode()
+        for key, value in _extra(record).items():
+            line.setdefault(key, value)
+        try:
+            text = orjson.dumps(line, default=str).decode()
+        except TypeError:  # lone surrogates, or a number of more than 64 bits
+            text = json.dumps(line, default=str)
+        return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def escaped(text: str) -> str:
+    """``text`` with everything that is not printable as an escape: line ends, control characters, lone surrogates."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def _word(text: str) -> str:
+    """A value as one word of a line: in quotes, as in JSON, where it would not look like one."""
+    return text if text.isprintable() and _PLAIN.fullmatch(text) else escaped(json.dumps(text, ensure_ascii=False))
 
 
 def _extra(record: logging.LogRecord) -> dict[str, Any]:
@@ -81,7 +109,7 @@ def _request_fields(event: RequestEnded) -> dict[str, Any]:
         "request_id": event.request_id,
         "upstream_id": event.upstream_id,
         "method": event.method,
-        "path": _printable(event.path),
+        "path": event.path[:MAX_PATH],
         "stage": event.stage,
         "role": event.role.value,
         "flight": event.flight,
@@ -93,7 +121,7 @@ def _request_fields(event: RequestEnded) -> dict[str, Any]:
         "code": event.code.code if event.code else "",
         "cut": event.cut,
     }
-    return {key: value for key, value in fields.items() if value not in ("", False)}
+    return {key: value for key, value in fields.items() if value != "" and value is not False}
 
 
 def _flight_fields(event: FlightEnded) -> dict[str, Any]:
@@ -107,8 +135,3 @@ def _flight_fields(event: FlightEnded) -> dict[str, Any]:
         "bytes": event.size,
         "duration_ms": round(event.duration_s * 1000, 1),
     }
-
-
-def _printable(path: str) -> str:
-    """A path as one word of a log line: no control bytes, no spaces, bounded."""
-    return path[:256].encode("unicode_escape", "surrogateescape").decode("ascii", "replace").replace(" ", "%20")

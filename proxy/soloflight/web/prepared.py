@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from soloflight.flow.replays import Replay
 from soloflight.ports import Role
 from soloflight.web.wire import Client, Framing, Marks, framing, head_bytes, marked
@@ -15,19 +17,20 @@ _PERSISTENT = Client("POST", http11=True, keep_alive=True)
 class Prepared:
     """One answer, for clients that speak HTTP/1.1 and keep their connection."""
 
-    __slots__ = ("_after", "_before", "_body", "_frame", "size")
+    __slots__ = ("_before", "_body", "_frame", "size", "upstream_id")
 
     def __init__(self, replay: Replay) -> None:
         recording = replay.recording
         self._frame: Framing = framing(recording.head, _PERSISTENT, known_size=recording.size)
         # The fields that change are the proxy's own: they are cut out of a head written by the one function that writes heads.
-        fields, own = marked(recording.head, Marks(Role.REPLAY, "", replay.flight))
+        age_s = time.monotonic() - replay.sealed  # for its Date, which stays; its Age is written anew each time
+        fields, own = marked(recording.head, Marks(Role.REPLAY, "", replay.flight, age_s=age_s))
         fixed = [field for field in own if field[0] not in _CHANGING]
         status = next(value for name, value in own if name == b"Cache-Status")
         head = head_bytes(recording.head, fields, self._frame, _PERSISTENT, fixed)
         self._before = head[:-2] + b"Cache-Status: " + status.removesuffix(b"0")
-        self._after = b"\r\n\r\n"
         self.size = recording.size
+        self.upstream_id = (recording.head.get(b"x-request-id") or b"").decode("latin-1")
         self._body = self._coded(recording.body) if recording.size <= CODED_COPY_LIMIT else None
 
     def __repr__(self) -> str:

@@ -156,7 +156,13 @@ class Responder:
         delivery.first_byte = time.monotonic()
         delivery.keep_alive = self.client.keep_alive
         self.connection.send(
-            error_answer(fault, self.request_id, keep_alive=self.client.keep_alive, flight=listener.flight_id)
+            error_answer(
+                fault,
+                self.request_id,
+                keep_alive=self.client.keep_alive,
+                flight=listener.flight_id,
+                empty=self.client.method == "HEAD",
+            )
         )
 
     async def _cut(self, fault: Fault) -> None:

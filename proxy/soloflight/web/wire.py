@@ -1,10 +1,12 @@
-"""Bytes of answers: heads, framing, errors. Pure: no connection is written here."""
+"""Bytes of answers: heads, framing, errors. No connection is written here; of the world it takes only the time of day."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
+from functools import lru_cache
 from http import HTTPStatus
 
 import orjson
@@ -15,6 +17,7 @@ from soloflight.core.frames import Field, Head
 from soloflight.ports import Role
 
 CHUNK_END = b"0\r\n\r\n"
+RETRY_AFTER_S = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +113,15 @@ class Marks:
 
 
 def marked(head: Head, marks: Marks) -> tuple[list[Field], list[Field]]:
-    """(the upstream's fields for this listener, our own fields)."""
+    """(the upstream's fields for this listener, our own fields). An answer that came without ``Date`` gets the one it came at."""
     fields = shared_fields(head, owner=marks.role in (Role.OWNER, Role.BYPASS), replay=marks.role is Role.REPLAY)
     streamed = is_event_stream(head)
     status = marks.cache_status()
     kept: list[Field] = []
+    dated = False
     for name, value in fields:
         lower = name.lower()
+        dated = dated or lower == b"date"
         if lower == b"cache-status":
             status = value + b", " + status
         elif (
@@ -138,7 +143,19 @@ def marked(head: Head, marks: Marks) -> tuple[list[Field], list[Field]]:
         own.append((b"Age", b"%d" % int(marks.age_s)))
     if streamed and marks.role is not Role.BYPASS:
         own.append((b"X-Accel-Buffering", b"no"))
+    if not dated:  # RFC 9110 section 6.6.1
+        own.append((b"Date", http_date(time.time() - marks.age_s)))
     return kept, own
+
+
+def http_date(at_s: float) -> bytes:
+    """A time (seconds since the epoch) as the value of ``Date``."""
+    return _date(int(at_s))
+
+
+@lru_cache(maxsize=64)
+def _date(second: int) -> bytes:
+    return formatdate(second, usegmt=True).encode()
 
 
 def is_event_stream(head: Head) -> bool:
@@ -148,23 +165,27 @@ def is_event_stream(head: Head) -> bool:
 
 
 def error_answer(fault: Fault, request_id: str, *, keep_alive: bool, flight: str = "", empty: bool = False) -> bytes:
-    """A whole answer for a fault, OpenAI-shaped so that SDKs raise the right class (contract section 5)."""
+    """A whole answer for a fault, OpenAI-shaped so that SDKs raise the right class (contract section 5).
+
+    ``empty``: the request was HEAD. A 503 always says when to come again.
+    """
     code = fault.code
+    retry_after_s = RETRY_AFTER_S if fault.retry_after_s is None and code.status == 503 else fault.retry_after_s
     body = error_body(fault)
     lines = [
         f"HTTP/1.1 {code.status} {HTTPStatus(code.status).phrase}",
         "Content-Type: application/json",
         f"Content-Length: {len(body)}",
-        f"Date: {formatdate(usegmt=True)}",
-        f"Proxy-Status: soloflight; error={code.proxy_status}; details={code.code}",
+        f"Date: {http_date(time.time()).decode()}",
+        f'Proxy-Status: soloflight; error={code.proxy_status}; details="{code.code}"',
         "Cache-Control: no-store",
     ]
     if request_id:
         lines.append(f"X-Soloflight-Request-Id: {request_id}")
     if flight:
         lines.append(f"X-Soloflight-Flight: {flight}")
-    if fault.retry_after_s is not None:
-        lines.append(f"Retry-After: {fault.retry_after_s}")
+    if retry_after_s is not None:
+        lines.append(f"Retry-After: {retry_after_s}")
     if code.should_retry is not None:
         lines.append(f"x-should-retry: {'true' if code.should_retry else 'false'}")
     if not keep_alive:
