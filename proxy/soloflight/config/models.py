@@ -41,6 +41,7 @@ class Server(BaseModel):
     body_timeout: kinds.Span = 60.0
     write_timeout: kinds.Span = 60.0
     trusted_proxies: tuple[kinds.Network, ...] = ("127.0.0.1/32", "::1/128")
+    recognise: kinds.Switch = True
     scope_key: SecretStr = NO_SECRET
 
     @property

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, suppress
 from ipaddress import ip_network
 from typing import TypeGuard
 
+import aiohttp
 from aiohttp import web
 
 from soloflight.config import stages as configured_stages
@@ -27,7 +28,7 @@ from soloflight.flow.replays import Replays
 from soloflight.plugins import Plugins
 from soloflight.ports import Event, Exposes, Observer
 from soloflight.web.admin import admin_app
-from soloflight.web.connection import Door
+from soloflight.web.connection import Door, known_inside
 from soloflight.web.desk import Desk, OwnDesk, Sources
 from soloflight.web.handlers import Front, Limits, State
 from soloflight.web.logs import AccessLog
@@ -115,7 +116,7 @@ class App:
         """What turns requests into calls, and what knows requests again: always made together."""
         stages, taken = configured_stages(settings), self._targets.take(settings)
         admission = Admission(stages, taken, self._plugins, self._scope_key, _client_keys(settings))
-        return admission, Recogniser(self._replays, time.monotonic)
+        return admission, Recogniser(self._replays, on=settings.server.recognise and known_inside(aiohttp.__version__))
 
     def _stages(self) -> Stages:
         """The stages in force: a reload changes them."""
@@ -130,6 +131,8 @@ class App:
         log.info(
             "listening on %s, upstream %s, backend %s", where, settings.upstream.url, settings.coordination.backend
         )
+        if not known_inside(aiohttp.__version__):
+            log.warning("aiohttp %s has not been tested: no request is answered without its parser", aiohttp.__version__)
         if settings.server.admin is not None:
             runner = web.AppRunner(
                 admin_app(self.state, settings.server.admin_token.get_secret_value(), desk),

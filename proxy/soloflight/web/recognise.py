@@ -9,8 +9,6 @@ tests/web/test_recognise.py holds that it answers as the long way does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from soloflight.core.control import NONE_FRESH
 from soloflight.flow.flights import Call
 from soloflight.flow.replays import Replay, Replays
@@ -20,11 +18,11 @@ TOTAL_LIMIT = 32 << 20
 
 
 class Recogniser:
-    """The blocks seen, each with its call. Bounded by bytes; the oldest goes first."""
+    """The blocks seen, each with its call. Bounded by bytes; the oldest goes first. ``on`` False: it learns none."""
 
-    def __init__(self, replays: Replays, clock: Callable[[], float]) -> None:
+    def __init__(self, replays: Replays, *, on: bool = True) -> None:
         self._replays = replays
-        self._clock = clock
+        self._on = on
         self._calls: dict[tuple[bool, bytes], Call] = {}
         self._size = 0
 
@@ -34,7 +32,7 @@ class Recogniser:
     def learn(self, block: bytes, call: Call, *, trusted: bool) -> None:
         """``block``, from a peer of this trust, was admitted as ``call``."""
         key = (trusted, block)
-        if call.fresh_s == NONE_FRESH or key in self._calls:
+        if not self._on or call.fresh_s == NONE_FRESH or key in self._calls:
             return
         self._calls[key] = call
         self._size += len(block)
