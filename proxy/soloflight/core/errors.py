@@ -45,6 +45,10 @@ class Code(Enum):
         self.should_retry = should_retry
 
 
+ADMISSION = frozenset({Code.SESSION_BUSY, Code.SATURATED, Code.BACKEND_UNAVAILABLE})
+"""Faults that are the owner's alone: a follower elsewhere asks anew rather than inherit them (contract section 4)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """An error as a value: what listeners are told. ``retry_after_s`` becomes ``Retry-After`` (whole seconds)."""

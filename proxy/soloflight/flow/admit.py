@@ -14,11 +14,12 @@ from hashlib import sha256
 from soloflight.core.answer import AnswerRules, Facts
 from soloflight.core.coding import decoded_pieces
 from soloflight.core.control import NONE_FRESH, Control, read_control
-from soloflight.core.errors import Code, fail
+from soloflight.core.errors import Code, SoloflightError, fail
 from soloflight.core.fields import CREDENTIAL_FORMS, Forwarding, Outgoing, end_to_end, outgoing
 from soloflight.core.fingerprint import Document, content_type, flight_key, request_scope
 from soloflight.core.memo import BodyMemo, Memo
 from soloflight.core.request import Request
+from soloflight.core.session import session_key
 from soloflight.core.stage import Stage, Stages
 from soloflight.flow.flights import Call
 from soloflight.flow.upstream import Upstream
@@ -50,11 +51,15 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """The request makes a call of its own. ``reason`` is the detail of its Cache-Status ("method": no detail)."""
+    """The request makes a call of its own. ``reason`` is the detail of its Cache-Status ("method": no detail).
+
+    ``session`` is the key of its session's lock, "" where it takes none.
+    """
 
     stage: Stage
     target: Target
     reason: str
+    session: str = ""
 
 
 @dataclass(eq=False, frozen=True, slots=True)
@@ -129,17 +134,31 @@ class Admission:
         alone: Alone | None = None
         if upgrade is not None or not self._candidate(request, chosen):
             reason = "upgrade" if upgrade else "route" if request.method in ("GET", "POST") else "method"
-            alone = self.alone(chosen or self._choose(request, None), reason)
+            alone = self._alone(request, control, chosen or self._choose(request, None), reason)
         return Plan(request, control, withhold, alone, upgrade, request.get(b"content-encoding") is not None)
 
-    def alone(self, stage: Stage, reason: str) -> Alone:
-        """The verdict that a request of ``stage`` goes alone."""
-        return Alone(stage, self._targets[stage.upstream], reason)
+    def sent_away(self, call: Call, reason: str) -> Alone:
+        """The verdict for a call that could have shared, and can not. Raises ``not_cached`` where it may cause no call."""
+        if not call.may_own:
+            raise _not_cached()
+        return Alone(call.stage, self._targets[call.stage.upstream], reason, call.session)
+
+    def _alone(self, request: Request, control: Control, stage: Stage, reason: str) -> Alone:
+        """The verdict that a request of ``stage`` goes alone. Raises ``not_cached`` for one that may cause no call."""
+        if control.only_if_cached and stage.allow_client_control:
+            raise _not_cached()
+        return Alone(stage, self._targets[stage.upstream], reason, self._session(request, control, stage))
+
+    def _session(self, request: Request, control: Control, stage: Stage) -> str:
+        """The key of the session's lock: one job at a time per stage, scope and id; "" where none is asked for."""
+        if stage.session == "off" or control.session is None:
+            return ""
+        return session_key(f"{stage.name}/{request_scope(request, stage.scope, self._scope_key)}", control.session)
 
     def too_large(self, plan: Plan) -> Alone:
         """The verdict for a body too large to be looked at."""
         chosen = self.stages.chosen(plan.control.stage) if plan.control.stage is not None else None
-        return self.alone(chosen or self._choose(plan.request, None), "body")
+        return self._alone(plan.request, plan.control, chosen or self._choose(plan.request, None), "body")
 
     def decide(self, plan: Plan, body: bytes) -> Call | Alone:
         """Judge the whole request, whose body is not ``coded``."""
@@ -172,14 +191,14 @@ class Admission:
         request, control = plan.request, plan.control
         chosen = self.stages.chosen(control.stage) if control.stage is not None else None
         if plain is None:
-            return self.alone(chosen or self._choose(request, None), "coding")
+            return self._alone(request, control, chosen or self._choose(request, None), "coding")
         document = self._bodies.read(content_type(request), plain)
         stage = chosen or self._choose(request, document.value)
         if not stage.allow_client_control:
             control = _without_wishes(control)
         facts = self._fingerprinters[stage.name].facts(request.path, document.value)
         if (reason := _alone_reason(request, control)) is not None:
-            return self.alone(stage, reason)
+            return self._alone(request, control, stage, reason)
         return self._call(plan, control, stage, facts, document, body)
 
     def _call(
@@ -196,7 +215,7 @@ class Admission:
         share = stage.share == "always" or (stage.share == "deterministic" and (named or not facts.sampled))
         retention_s = _retention_s(stage, facts, named=named)
         if not share and not retention_s:
-            return self.alone(stage, "share")
+            return self._alone(request, control, stage, "share")
         key = flight_key(
             replace(request, fields=tuple(end_to_end(request.fields))),  # what stops here is no part of what is asked
             stage=stage.name,
@@ -221,6 +240,7 @@ class Admission:
             retention_s=retention_s,
             share=share,
             may_own=not control.only_if_cached,
+            session=self._session(request, control, stage),
         )
 
     def _candidate(self, request: Request, chosen: Stage | None) -> bool:
@@ -245,6 +265,10 @@ class Admission:
             return stage
         model = value.get("model") if value else None
         return self.stages.match(request.method, request.path, model if isinstance(model, str) else None)
+
+
+def _not_cached() -> SoloflightError:
+    return fail(Code.NOT_CACHED, "no answer is kept, and only-if-cached was asked for")
 
 
 def client_key(request: Request, keys: Sequence[bytes]) -> frozenset[bytes]:

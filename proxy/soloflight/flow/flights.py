@@ -31,7 +31,8 @@ class Call:
     """An admitted request that may share: what it asks for, and all that its owner would need.
 
     ``fresh_s`` as in core.control; ``retention_s`` how long a complete answer is kept (0: not at all); ``share`` False: it
-    neither joins nor is joined; ``may_own`` False: it may not cause an upstream call (only-if-cached).
+    neither joins nor is joined; ``may_own`` False: it may not cause an upstream call (only-if-cached); ``session``: the key of
+    its session's lock, "" where it takes none.
     """
 
     key: str
@@ -48,6 +49,11 @@ class Call:
     payload: str = ""
     share: bool = True
     may_own: bool = True
+    session: str = ""
+
+
+class Reelect(Exception):
+    """The flight ended for a reason that is its owner's alone (its session was busy): this listener asks anew."""
 
 
 class GoAlone(Exception):
@@ -113,6 +119,8 @@ class Flight:
     on_ring: Callable[[], None] | None = None
     abandon: Callable[[], Awaitable[bool]] | None = None
     fail: Callable[[Fault], Awaitable[bool]] | None = None
+    turn: asyncio.Future[None] | None = None
+    stood_back: bool = False
     forms: dict[Any, tuple[bytes, bytes]] = field(default_factory=dict)
     movers: set[Mover] = field(default_factory=set)
 
@@ -135,6 +143,18 @@ class Flight:
         self.role, self.id, self.number = role, flight_id, number
         if self.decided is not None and not self.decided.done():
             self.decided.set_result(None)
+
+    def turn_to(self, call: Call) -> None:
+        """While the flight waits at the gate: wait no longer with its first call, but with this one."""
+        self.call = call
+        if self.turn is not None and not self.turn.done():
+            self.turn.set_result(None)
+
+    def stand_back(self, call: Call) -> None:
+        """Another node follows a flight that waits for its session's lock: let it go ahead, once."""
+        if call.session and not self.stood_back:
+            self.stood_back = True
+            self.turn_to(self.call)
 
     def begin(self, head: Head) -> None:
         """The answer's first byte is here: append its head."""

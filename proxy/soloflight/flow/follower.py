@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum
 
-from soloflight.core.errors import Code, Fault
+from soloflight.core.errors import ADMISSION, Code, Fault
 from soloflight.core.flight import Absent, Answered, Claim, Faulted, Joined, Notice, NoticeKind, Reply, Wait
 from soloflight.core.frames import Body, End, Frame, Recording
 from soloflight.flow.flights import Flight, Registry, Sight
@@ -114,6 +114,9 @@ class Follower:
                 return Parting.RECLAIM
             self._complete(recording)
             return Parting.ENDED
+        if isinstance(reply, Faulted) and reply.fault.code in ADMISSION:
+            self._flight.number = 0  # its owner's own trouble: this node asks anew, as if it had not followed
+            return Parting.RECLAIM
         if isinstance(reply, Faulted):
             self._end(reply.fault)
             return Parting.ENDED

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from soloflight.core.errors import Code
 from soloflight.core.frames import NO_USAGE, Body, End, Frame, Recording, Usage
 from soloflight.core.log import Cursor, Log
-from soloflight.flow.flights import Flight, GoAlone
+from soloflight.flow.flights import Flight, GoAlone, Reelect
 from soloflight.flow.usage import usage_of
 from soloflight.ports import Role
 
@@ -27,6 +28,7 @@ class Listener:
         "_flight",
         "_on_close",
         "_recording",
+        "_session",
         "_source",
         "age_s",
         "committed",
@@ -46,12 +48,14 @@ class Listener:
         flight_id: str = "",
         age_s: float = 0.0,
         ttl_s: float = 0.0,
+        session: str = "",
         on_close: Callable[[Flight], None] | None = None,
     ) -> None:
         self.role = role
         self.flight_id = flight_id
         self.age_s = age_s
         self.ttl_s = ttl_s
+        self._session = session
         self.refresh = False
         self.committed = False
         self.forms: dict[Any, tuple[bytes, bytes]] = flight.forms if flight is not None else {}
@@ -70,7 +74,7 @@ class Listener:
         return f"Listener({self.role and self.role.value}, {self.flight_id}, {self._cursor!r})"
 
     async def next(self) -> list[Frame]:
-        """The frames that came since the last call; waits for at least one. Raises core.log.FellBehind, and GoAlone."""
+        """The frames that came since the last call; waits for at least one. Raises FellBehind, GoAlone, Reelect."""
         if self._recording is not None:
             recording, self._recording = self._recording, None
             return [recording.head, *map(Body, recording.body), End()]
@@ -82,11 +86,19 @@ class Listener:
             if frames := cursor.take():
                 if flight.away:
                     raise GoAlone(flight.away)
+                if self._not_mine(flight, frames[-1]):
+                    raise Reelect
                 self._learn(flight)
                 return frames
             woken = asyncio.get_running_loop().create_future()
             cursor.wait(partial(_wake, woken))
             await woken
+
+    def _not_mine(self, flight: Flight, last: Frame) -> bool:
+        """Whether the flight ended because its owner's session was busy, and this listener is of another one."""
+        fault = last.fault if isinstance(last, End) else None
+        busy = fault is not None and fault.code is Code.SESSION_BUSY
+        return busy and not self.committed and self._session != flight.call.session
 
     def commit(self) -> None:
         """The first byte went out to the client."""

@@ -17,7 +17,7 @@ from soloflight.core.errors import Code, Fault, SoloflightError
 from soloflight.core.frames import Body, End, Frame, Recording
 from soloflight.core.identity import Identity
 from soloflight.core.log import Log
-from soloflight.flow.flights import Flight
+from soloflight.flow.flights import Call, Flight
 from soloflight.flow.lease import Lease
 from soloflight.flow.memory import Memory
 from soloflight.flow.patience import Patience
@@ -72,6 +72,10 @@ class Owner:
 
     def __repr__(self) -> str:
         return f"Owner({self._flight!r}, attempt={self._attempt})"
+
+    def take_call(self, call: Call) -> None:
+        """The call to make: a newcomer's, where the flight's first one had to wait for its session."""
+        self._call = call
 
     async def run(self) -> Attempt:
         """Call the upstream and record its answer up to (not including) the frames that end the log.

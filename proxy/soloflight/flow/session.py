@@ -255,7 +255,7 @@ class SessionSeat:
     async def wanted(self) -> bool:
         """Whether somebody waits for the lock, as the coordinator knows it now."""
         await self._renew()
-        return self._ending is None and self.waiting > 0
+        return self.waiting > 0
 
     async def _answer(self) -> None:
         """Stop for a newcomer, or tell it that the job goes on."""
@@ -277,14 +277,14 @@ class SessionSeat:
             self.waiting = max(counts)
 
     async def _renewed(self, place: Place, *, keep: bool) -> int:
-        """Renew one lock, or come back to one that the seated job does not hold; how many wait there."""
+        """Renew one lock, or come back to one that was asked for and is not held; how many wait there."""
         reply: SessionReply | None = None
         if place.fence is not None:
             reply = await self._step(place, Hold(place.fence, place.ask.lease_ms, keep))
             if isinstance(reply, Refused):
                 place.fence = None
                 log.warning("session %s: the lock was lost while its job runs", self.key[:12])
-        if place.fence is None and self._seated:
+        if place.fence is None and place.asked:
             reply = await self._step(place, replace(place.ask, max_queue=0))
             if isinstance(reply, Granted):
                 place.fence = reply.fence
@@ -325,4 +325,4 @@ class SessionSeat:
 
 def _busy(retry_s: float) -> SoloflightError:
     message = "this session has another request in work; it can not run beside it"
-    return fail(Code.SESSION_BUSY, message, max(1, ceil(retry_s)))
+    return fail(Code.SESSION_BUSY, message, ceil(retry_s))

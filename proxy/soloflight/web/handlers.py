@@ -16,7 +16,7 @@ from soloflight.core.errors import SoloflightError
 from soloflight.core.frames import NO_USAGE
 from soloflight.core.request import Request
 from soloflight.flow.admit import Admission, Alone, Plan
-from soloflight.flow.flights import Call, GoAlone
+from soloflight.flow.flights import Call, GoAlone, Reelect
 from soloflight.flow.listen import Listener
 from soloflight.flow.node import Node
 from soloflight.flow.replays import Replay
@@ -185,12 +185,15 @@ class Front:
             lambda code, message: call.rules.error_event(call.path, code, message),
         )
         visit.delivery = responder.delivery
-        try:
-            visit.listener = listener = await self._node.listen(call)
-            listener.refresh = plan.control.fresh_s == NONE_FRESH
-            return await responder.follow(listener)
-        except GoAlone as alone:
-            return await self._alone(visit, plan, self.admission.alone(call.stage, alone.reason), call.body)
+        while True:
+            try:
+                visit.listener = listener = await self._node.listen(call)
+                listener.refresh = plan.control.fresh_s == NONE_FRESH
+                return await responder.follow(listener)
+            except Reelect:  # nothing was sent; each time it is another owner that was refused
+                continue
+            except GoAlone as alone:
+                return await self._alone(visit, plan, self.admission.sent_away(call, alone.reason), call.body)
 
     async def _alone(self, visit: Visit, plan: Plan, alone: Alone, body: BodyReader | bytes) -> Delivery:
         visit.stage = alone.stage.name
@@ -199,6 +202,7 @@ class Front:
             visit.client,
             plan,
             alone,
+            self._node.gate,
             request_id=visit.request_id,
             write_timeout_s=self._limits.write_timeout_s,
         )

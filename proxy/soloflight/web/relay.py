@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 from soloflight.core.errors import Code, SoloflightError, fail
 from soloflight.flow.admit import Alone, Plan
+from soloflight.flow.gate import Gate, Passage
 from soloflight.flow.patience import Patience
 from soloflight.flow.upstream import Exchange, UpstreamError
 from soloflight.ports import Role
@@ -26,6 +27,7 @@ class Relay:
         client: Client,
         plan: Plan,
         alone: Alone,
+        gate: Gate,
         *,
         request_id: str,
         write_timeout_s: float,
@@ -34,6 +36,8 @@ class Relay:
         self._client = client
         self._plan = plan
         self._alone = alone
+        self._gate = gate
+        self._passage: Passage | None = None
         self._request_id = request_id
         self._write_timeout_s = write_timeout_s
         self._sent_at = 0.0
@@ -42,20 +46,28 @@ class Relay:
     async def run(self, body: BodyReader | bytes) -> Delivery:
         """Relay the whole exchange. Raises SoloflightError while nothing was sent, ClientGone once the client left."""
         stage = self._alone.stage
+        if not self._gate.stands(stage, self._alone.session):
+            return await self._carry(body)
+        async with self._gate.passage(stage, self._alone.session, self._request_id) as self._passage:
+            return await self._carry(body)
+
+    async def _carry(self, body: BodyReader | bytes) -> Delivery:
+        stage, upstream = self._alone.stage, self._alone.target.upstream
         length = len(body) if isinstance(body, bytes) else body.length
         out = self._plan.out(self._alone, length)
         try:
-            with self._alone.target.upstream.patience(stage.first_byte_timeout) as patience:
+            with upstream.patience(stage.first_byte_timeout) as patience:
                 source = body if isinstance(body, bytes) else _watched(body, patience) if length != 0 else b""
                 self._sent_at = time.monotonic()
-                exchange = await self._alone.target.upstream.send(out, source)
-                async with exchange:
-                    if exchange.upgraded:
-                        self._send_head(exchange)
-                        await tunnel(self._connection, exchange.link, stage.first_byte_timeout)
-                    else:
+                exchange = await upstream.send(out, source)
+                if not exchange.upgraded:
+                    async with exchange:
                         patience.progress(stage.progress_timeout)
                         await self._answer(exchange, patience)
+                    return self.delivery
+            async with exchange:
+                self._send_head(exchange)
+                await tunnel(self._connection, exchange.link, stage.first_byte_timeout)
         except UpstreamError as error:
             if not self.delivery.status:
                 raise SoloflightError(error.fault) from None
@@ -78,17 +90,25 @@ class Relay:
                 delivery.upstream_s = time.monotonic() - self._sent_at
             if not data:
                 break
-            connection.send(head + frame.body(data) + (frame.end() if exchange.ended() else b""))
-            head, ended = b"", exchange.ended()
+            if ended := exchange.ended():
+                await self._give_back()
+            connection.send(head + frame.body(data) + (frame.end() if ended else b""))
+            head = b""
             self._started(exchange)
             delivery.sent += len(data)
             if connection.write_paused:
                 await connection.drain(self._write_timeout_s)
                 patience.progress()  # the silence was the client's
         if not ended:
+            await self._give_back()
             connection.send(head + frame.end())
             self._started(exchange)
         delivery.keep_alive = self._client.keep_alive and not framing(exchange.head, self._client).until_close
+
+    async def _give_back(self) -> None:
+        """The session's next job may run before the client has this one's last byte."""
+        if self._passage is not None:
+            await self._passage.leave()
 
     def _head(self, exchange: Exchange) -> bytes:
         head = exchange.head

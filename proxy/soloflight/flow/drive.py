@@ -1,0 +1,384 @@
+"""Driving a flight from its claim to its end, whatever this node turns out to be: owner, follower, or a reader of the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from soloflight.core.answer import Reason
+from soloflight.core.errors import Code, Fault, SoloflightError
+from soloflight.core.flight import (
+    Absent,
+    Answered,
+    Claim,
+    Faulted,
+    Joined,
+    Leave,
+    Mismatch,
+    Owned,
+    Reply,
+    Stale,
+    State,
+    Wait,
+)
+from soloflight.core.frames import Body, End, Recording
+from soloflight.events import CallEnded, FlightEnded, Role, TakenOver, WriteRefused
+from soloflight.flow.flights import Call, Flight, Registry, Sight, lost
+from soloflight.flow.follower import Follower, sit_out
+from soloflight.flow.gate import Gate, Passage
+from soloflight.flow.lease import Lease, Seat, bound_ms, ms
+from soloflight.flow.owner import Attempt, Ending, Owner, backoff_s
+from soloflight.flow.publish import Publisher
+from soloflight.flow.replays import Replay
+from soloflight.flow.tasks import Tasks
+from soloflight.ports import BackendError
+
+if TYPE_CHECKING:
+    from soloflight.flow.node import Surroundings
+
+log = logging.getLogger("soloflight.flow")
+
+# A following node counts as a watcher for this many leases after each look; it looks at least once a lease.
+WATCH_LEASES = 3
+# How long an owner that waits for its session's lock stands back for a follower elsewhere, which may not have to wait.
+STAND_BACK_S = 0.1
+
+
+class Driver:
+    """Drives this node's flights. ``watched`` hears how many other nodes follow; ``give_way`` ends work that nobody listens to."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        node: str,
+        flights: Registry,
+        gate: Gate,
+        beats: Tasks,
+        watched: Callable[[Flight, int], None],
+        give_way: Callable[[Flight], Awaitable[bool]],
+    ) -> None:
+        self.id = node
+        self.flights = flights
+        self._around = around
+        self._gate = gate
+        self._beats = beats
+        self._watched = watched
+        self._give_way = give_way
+        self._drains = Tasks("drains")
+
+    def __repr__(self) -> str:
+        return f"Driver({self.id}, {self.flights!r})"
+
+    async def close(self) -> None:
+        """End what is left behind the flights."""
+        await self._drains.close()
+
+    async def drive(self, flight: Flight) -> None:
+        """From the claim to the End, whatever this node turns out to be."""
+        fault: Fault | None = Fault(Code.INTERNAL, "the proxy failed to make this answer")
+        try:
+            await self._claim(flight)
+            fault = None
+        except asyncio.CancelledError:
+            fault = Fault(Code.ABANDONED, "the flight was stopped")
+            raise
+        finally:
+            if flight.log.ended is None:
+                flight.finish(fault or Fault(Code.INTERNAL, "the flight ended without a result"))
+            self.flights.remove(flight)
+
+    async def _claim(self, flight: Flight) -> None:
+        """Ask the coordinator until the flight has an end. Every turn of the loop follows a new fact, and attempts are capped."""
+        fresh_ms = self._fresh_ms(flight.call)
+        while True:
+            reply = await self._ask(flight, fresh_ms)
+            if reply is None or isinstance(reply, Owned):
+                if await self._own(flight, reply) is Ending.SEALED:
+                    return
+            elif isinstance(reply, Answered):
+                if await self._recall(flight, reply):
+                    return
+                fresh_ms = -1  # the stored result is gone or unreadable: a counted miss
+            elif isinstance(reply, Wait):
+                await sit_out(self._around.coordinator, flight, reply)
+            elif isinstance(reply, Joined):
+                if not flight.call.share:
+                    flight.send_away("busy")
+                    return
+                await self._follow(flight, reply)
+                if flight.log.ended is not None:
+                    return
+                if not flight.awaited:  # all have sent bytes of the lost attempt: a new one would be for nobody
+                    self.flights.unregister(flight)
+                    flight.finish(lost())
+                    return
+            elif isinstance(reply, (Absent, Stale)):
+                if not flight.call.may_own:
+                    flight.finish(Fault(Code.NOT_CACHED, "no answer is kept, and only-if-cached was asked for"))
+                    return
+            else:
+                flight.finish(_refusal(reply))
+                return
+
+    async def _ask(self, flight: Flight, fresh_ms: int | None) -> Reply | None:
+        """Claim; None where the backend is away and the work goes on in this process alone."""
+        claim = self._claim_op(flight, claim=flight.call.may_own, fresh_ms=fresh_ms)
+        try:
+            return await self._around.coordinator.step(flight.call.key, claim)
+        except BackendError:
+            if self._around.reject_without_backend:
+                return Faulted(0, flight.id, Fault(Code.BACKEND_UNAVAILABLE, "the coordination backend is away", 1), 0)
+            return None
+
+    def _fresh_ms(self, call: Call) -> int | None:
+        """How old an answer ``call`` takes from the coordinator; rounded down, so that a purge lets nothing from before it pass."""
+        fresh_s = self._around.replays.accepted_s(call.stage.name, call.fresh_s)
+        return None if fresh_s is None else -1 if fresh_s < 0 else int(fresh_s * 1000)
+
+    def _claim_op(self, flight: Flight, *, claim: bool, fresh_ms: int | None, follow: int | None = None) -> Claim:
+        call, stage = flight.call, flight.call.stage
+        return Claim(
+            nonce=secrets.token_hex(16),
+            node=self.id,
+            flight=flight.id,
+            pending_ms=ms(stage.pending_lease),
+            running_ms=ms(stage.running_lease),
+            first_byte_ms=bound_ms(stage.first_byte_timeout, stage),
+            deadline_ms=bound_ms(stage.flight_deadline, stage),
+            max_attempts=stage.max_attempts,
+            poison_ms=ms(stage.poison_ttl),
+            watch_ms=ms(WATCH_LEASES * stage.running_lease) if call.share else 0,
+            claim=claim,
+            direct=not self._gate.stands(stage, call.session),
+            follow=flight.number if follow is None else follow,
+            fresh_ms=fresh_ms,
+            payload=call.payload,
+        )
+
+    async def _follow(self, flight: Flight, joined: Joined) -> None:
+        """Follow the owner elsewhere; back here without an End, the flight must be claimed."""
+        coordinator = self._around.coordinator
+        fresh_ms = self._fresh_ms(flight.call)
+        follower = Follower(
+            coordinator,
+            self.flights,
+            flight,
+            lambda number: self._claim_op(flight, claim=False, fresh_ms=fresh_ms, follow=number),
+        )
+        flight.abandon = partial(self._leave, flight)
+        try:
+            await follower.run(joined)
+        finally:
+            flight.abandon = flight.sight = None
+
+    async def _leave(self, flight: Flight) -> bool:
+        """No listener here any more: stop watching. The flight itself goes on where it is owned."""
+        try:
+            await self._around.coordinator.step(flight.call.key, Leave(self.id, flight.number))
+        except BackendError:
+            log.debug("flight %s: could not say that nobody follows here", flight.id)
+        return True
+
+    async def _own(self, flight: Flight, owned: Owned | None) -> Ending:
+        """Run one attempt as owner; ``owned`` None: without a seat, in this process alone."""
+        flight.attempts += 1
+        if flight.log.frames:
+            flight.restart(self.flights.new_log(flight.call.stage))
+        attempt = owned.attempt if owned is not None else flight.attempts
+        flight.decide(Role.OWNER, owned.flight if owned else flight.id, owned.fence.number if owned else 0)
+        if attempt > 1:
+            reason = "retry" if flight.attempts > 1 else "lapsed"
+            self._around.emit(TakenOver(flight.call.stage.name, flight.id, attempt, reason))
+        lease = Lease(
+            self._around.coordinator,
+            Seat(flight.call.key, flight.call.stage, self.id),
+            owned.fence if owned else None,
+            self._beats,
+            partial(self._watched, flight),
+            partial(self._fenced, flight),
+        )
+        lease.running = owned is None or owned.state is State.RUNNING
+        publisher = Publisher(flight.log, lease, self._beats)
+        owner = Owner(flight, lease, publisher, self._around.memory, self._drains, attempt)
+        lease.begin()
+        flight.abandon, flight.fail = lease.abandon, partial(lease.fail, retry=False, backoff_s=0.0)
+        flight.sight = partial(_owner_sight, lease, owner, self.id, attempt)
+        passage: Passage | None = None
+        try:
+            if self._gate.stands(flight.call.stage, flight.call.session):
+                passage = await self._pass(flight)
+                if passage is None:
+                    await lease.abandon(force=True)
+                    await asyncio.sleep(STAND_BACK_S)
+                    return Ending.RETRY
+            flight.on_ring = publisher.ring
+            if flight.watchers:
+                publisher.ring()
+            if not lease.running and not await lease.start():
+                return Ending.RETRY
+            owner.take_call(flight.call)
+            ended = await self._call_upstream(flight, owner)
+        except SoloflightError as refused:
+            await lease.fail(refused.fault, retry=False, backoff_s=0.0)
+            self.flights.unregister(flight)
+            flight.finish(refused.fault)
+            return Ending.SEALED
+        except asyncio.CancelledError:
+            if not flight.dropped:  # the process stops: others need not wait for the lease to lapse
+                self._beats.spawn(lease.abandon(force=True), "give back")
+            raise
+        finally:
+            if passage is not None:
+                await passage.leave()
+            lease.end()
+            flight.abandon = flight.on_ring = flight.fail = flight.sight = None
+            await publisher.close()
+        if ended.ending is Ending.SEALED:
+            self._publish(flight, ended)
+        elif owned is None:  # without a coordinator nobody else spaces the attempts
+            await asyncio.sleep(backoff_s(attempt))
+        return ended.ending
+
+    async def _pass(self, flight: Flight) -> Passage | None:
+        """Through the gate, with the call of whoever may go first. None: a follower elsewhere may, and is given the chance once.
+
+        Raises SoloflightError: what the gate refuses.
+        """
+        while True:
+            call = flight.call
+            passage = self._gate.passage(call.stage, call.session, flight.id, partial(self._give_way, flight))
+            turn = flight.turn = asyncio.get_running_loop().create_future()
+            flight.on_ring = partial(flight.stand_back, call)
+            entering = self._beats.spawn(_enter(passage), "gate")
+            try:
+                await asyncio.wait((entering, turn), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                flight.turn = flight.on_ring = None
+                if not entering.done():
+                    entering.cancel()
+                    await asyncio.wait((entering,))
+            if entering.cancelled():
+                if flight.call is call:
+                    return None
+            elif (refused := entering.result()) is not None:
+                raise SoloflightError(refused)
+            else:
+                return passage
+
+    async def _call_upstream(self, flight: Flight, owner: Owner) -> Attempt:
+        """One upstream call, told of when it has ended, whatever ended it."""
+        began = time.monotonic()
+        flight.sent_at = flight.sent_at or began
+        ended: Attempt | None = None
+        try:
+            ended = await owner.run()
+            return ended
+        finally:
+            self._around.emit(_call_ended(flight, ended, time.monotonic() - began))
+
+    def _publish(self, flight: Flight, ended: Attempt) -> None:
+        """Keep the answer, take the flight off the map and end its log, in one step of the loop."""
+        call, now = flight.call, time.monotonic()
+        if ended.recording is not None and ended.verdict.kept is None:
+            local_s = min(call.stage.local_retention, call.retention_s)
+            replay = Replay(
+                ended.recording, flight.id, flight.number, now, now + call.retention_s, now + local_s, call.payload
+            )
+            self._around.replays.put(call.stage, call.key, replay)
+        self.flights.unregister(flight)
+        flight.end(*ended.tail, usage=ended.verdict.usage)
+        self._around.emit(_ended(flight, ended, now))
+
+    async def _recall(self, flight: Flight, found: Answered) -> bool:
+        """Replay a sealed result from the coordinator; False if it can not be read."""
+        try:
+            recording = await self._around.coordinator.result(flight.call.key, found.number)
+        except BackendError:
+            recording = None
+        if recording is None or recording.size != found.size:
+            return False
+        if flight.log.frames:
+            flight.restart(self.flights.new_log(flight.call.stage))
+        flight.age_s, flight.ttl_s = found.age_ms / 1000, found.ttl_ms / 1000
+        flight.decide(Role.REPLAY if found.kept else Role.FOLLOWER, found.flight, found.number)
+        if found.kept:
+            self._keep_local(flight, recording, found)
+        self.flights.unregister(flight)
+        flight.end(recording.head, *map(Body, recording.body), End(), usage=recording.usage)
+        return True
+
+    def _keep_local(self, flight: Flight, recording: Recording, found: Answered) -> None:
+        call, now = flight.call, time.monotonic()
+        ttl_s = found.ttl_ms / 1000
+        until = now + min(call.stage.local_retention, ttl_s)
+        sealed = now - found.age_ms / 1000
+        self._around.replays.put(
+            call.stage,
+            call.key,
+            Replay(recording, found.flight, found.number, sealed, now + ttl_s, until, call.payload),
+        )
+
+    def _fenced(self, flight: Flight, refusal: str) -> None:
+        log.warning("flight %s: an owner's write was refused (%s)", flight.id, refusal)
+        self._around.emit(WriteRefused(flight.call.stage.name, flight.id, refusal))
+
+
+async def _enter(passage: Passage) -> Fault | None:
+    """Pass the gate; a refusal is a value here, for it is no failure of a task."""
+    try:
+        await passage.enter()
+    except SoloflightError as refused:
+        return refused.fault
+    return None
+
+
+def _refusal(reply: Reply) -> Fault:
+    """The fault for a claim's reply that ends the flight."""
+    if isinstance(reply, Faulted):
+        return reply.fault
+    if isinstance(reply, Mismatch):
+        return Fault(Code.IDEMPOTENCY_MISMATCH, "this Idempotency-Key was used with another request")
+    return Fault(Code.INTERNAL, "the coordinator gave an answer that does not fit")
+
+
+def _owner_sight(lease: Lease, owner: Owner, node: str, attempt: int) -> Sight:
+    state = State.RUNNING if lease.running else State.PENDING
+    left_s = lease.left_s if lease.held else None
+    return Sight(state.name.lower(), node, attempt, left_s, owner.patience.idle_s if owner.patience else None)
+
+
+def _outcome(ended: Attempt | None) -> str:
+    """The word for how an upstream call ended: complete | error (the upstream's own) | fault | abandoned."""
+    if ended is None:
+        return "abandoned"
+    if ended.fault is not None:
+        return "fault"
+    refused = ended.recording is not None and ended.recording.head.status >= 400
+    return "error" if refused or ended.verdict.kept is Reason.ERROR else "complete"
+
+
+def _call_ended(flight: Flight, ended: Attempt | None, took_s: float) -> CallEnded:
+    head = flight.log.head
+    code = ended.fault.code if ended is not None and ended.fault is not None else None
+    return CallEnded(flight.call.stage.name, flight.id, _outcome(ended), took_s, head.status if head else 0, code)
+
+
+def _ended(flight: Flight, ended: Attempt, now: float) -> FlightEnded:
+    recording, verdict = ended.recording, ended.verdict
+    return FlightEnded(
+        stage=flight.call.stage.name,
+        flight=flight.id,
+        outcome=_outcome(ended),
+        kept=verdict.kept.value if verdict.kept else "kept",
+        status=recording.head.status if recording is not None else 0,
+        attempts=flight.attempts,
+        size=flight.log.size,
+        duration_s=now - flight.born,
+        usage=verdict.usage,
+        code=ended.fault.code if ended.fault else None,
+    )
