@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import sha256
@@ -181,27 +181,54 @@ def flight_key(
     With an Idempotency-Key, scope and that key name the operation: it stands in the place of the body, whose
     digest is returned beside it. ``upstream`` is whatever tells upstreams apart for the whole fleet.
     """
+    parts = key_parts(
+        request, stage=stage, scope=scope, upstream=upstream, kind=kind, digest=digest, key_headers=key_headers
+    )
+    text = key_text(parts)
+    if "operation" not in parts:
+        return FlightKey(text)
+    return FlightKey(text, sha256(encode((b"soloflight payload", _bytes(scope), digest))).hexdigest())
+
+
+def key_parts(
+    request: Request,
+    *,
+    stage: str,
+    scope: str,
+    upstream: str,
+    kind: Kind,
+    digest: bytes,
+    key_headers: Iterable[str] = (),
+) -> dict[str, Item]:
+    """All that ``flight_key`` hashes, by name and in that order; the last one is ``body``, or ``operation`` in its place.
+
+    For those who ask why two requests do not share: their keys differ if, and only if, one of these does.
+    """
     fields = _by_name(request.fields)
     operation = fields.get(b"idempotency-key")
     extra = sorted({_bytes(name.lower()) for name in key_headers})
-    item: Item = (
-        b"soloflight flight key",
-        b"%d" % SCHEMA,
-        _bytes(stage),
-        _bytes(scope),
-        _bytes(upstream),
-        _bytes(request.method),
-        _bytes(request.target),
-        _content_type(fields.get(b"content-type", []), kind),
-        b"event-stream" if accepts_event_stream(fields.get(b"accept", ())) else None,
-        tuple((name, *fields[name]) for name in KEYED_FIELDS if name in fields),
-        tuple((name, *fields[name]) for name in extra if name in fields),
-        (b"body", digest) if operation is None else (b"operation", *operation),
-    )
-    text = sha256(encode(item)).digest()[:KEY_BYTES].hex()
+    parts: dict[str, Item] = {
+        "stage": _bytes(stage),
+        "scope": _bytes(scope),
+        "upstream": _bytes(upstream),
+        "method": _bytes(request.method),
+        "target": _bytes(request.target),
+        "content-type": _content_type(fields.get(b"content-type", []), kind),
+        "accept": b"event-stream" if accepts_event_stream(fields.get(b"accept", ())) else None,
+        "fields": tuple((name, *fields[name]) for name in KEYED_FIELDS if name in fields),
+        "key_headers": tuple((name, *fields[name]) for name in extra if name in fields),
+    }
     if operation is None:
-        return FlightKey(text)
-    return FlightKey(text, sha256(encode((b"soloflight payload", _bytes(scope), digest))).hexdigest())
+        parts["body"] = (b"body", digest)
+    else:
+        parts["operation"] = (b"operation", *operation)
+    return parts
+
+
+def key_text(parts: Mapping[str, Item]) -> str:
+    """The text of the key that is made of these parts."""
+    item: Item = (b"soloflight flight key", b"%d" % SCHEMA, *parts.values())
+    return sha256(encode(item)).digest()[:KEY_BYTES].hex()
 
 
 def accepts_event_stream(values: Iterable[bytes]) -> bool:
