@@ -85,7 +85,7 @@ class Driver:
             await self._claim(flight)
             fault = None
         except asyncio.CancelledError:
-            fault = Fault(Code.ABANDONED, "the flight was stopped")
+            fault = Fault(Code.DRAINING, "the proxy stopped before this answer was whole", 1)
             raise
         finally:
             if flight.log.ended is None:

@@ -60,10 +60,14 @@ class Node:
         """Join the coordinator."""
         await self._around.coordinator.open(self.id, self._rung, self._seats.told)
 
-    async def close(self, timeout_s: float = 5.0) -> None:
-        """Cut what still runs, give seats back, leave the coordinator."""
+    async def stop(self, timeout_s: float = 5.0) -> None:
+        """Cut what still runs (``draining``) and give its seats back: others take over at once."""
         await self._tasks.close(timeout_s)
         await self._beats.wait_idle(GIVE_BACK_S)
+
+    async def close(self, timeout_s: float = 5.0) -> None:
+        """Stop, and leave the coordinator."""
+        await self.stop(timeout_s)
         await self._beats.close()
         await self._driver.close()
         await self._seats.close(GIVE_BACK_S)

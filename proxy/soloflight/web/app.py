@@ -33,6 +33,7 @@ from soloflight.web.desk import Desk, OwnDesk, Sources
 from soloflight.web.handlers import Front, Limits, State
 from soloflight.web.logs import AccessLog
 from soloflight.web.recognise import Recogniser
+from soloflight.web.reload import with_fixed
 from soloflight.web.tally import Prices, Tally
 from soloflight.web.targets import Targets
 
@@ -40,18 +41,12 @@ log = logging.getLogger("soloflight")
 
 BACKLOG = 4096
 QUIET_CHECK_S = 0.02
-FIXED_AT_START = (
-    "server.listen",
-    "server.admin_listen",
-    "server.workers",
-    "server.max_memory",
-    "server.header_timeout",
-    "server.trusted_proxies",
-    "server.scope_key",
-    "coordination",
-    "redis",
-    "plugins",
-)
+# After the listener has closed: what had connected by then has its request read before the end can come.
+DRAIN_SETTLE_S = 0.05
+# What is cut has this long to be told why, before its connection is reset.
+CUT_S = 1.0
+# No close takes longer.
+CLOSE_S = 10.0
 
 
 class App:
@@ -106,10 +101,11 @@ class App:
         What was bound or connected at the start stays, and is named. Raises PluginError or ValueError: then nothing changes.
         """
         assert self.front is not None
+        settings, fixed = with_fixed(settings, self._settings)
         admission, recogniser = self._rules(settings)
         self.front.replace(admission, recogniser, _limits(settings))
         self._tally.prices = _prices(settings)
-        fixed = [name for name in FIXED_AT_START if _at(settings, name) != _at(self._settings, name)]
+        self._settings = settings
         log.info("configuration reloaded%s", f"; these need a restart: {', '.join(fixed)}" if fixed else "")
 
     def _rules(self, settings: Settings) -> tuple[Admission, Recogniser]:
@@ -166,20 +162,37 @@ class App:
         self.addresses.append(where)
         return where
 
+    @property
+    def drain_s(self) -> float:
+        """The longest that ``drain`` takes."""
+        return self._settings.server.drain_delay + DRAIN_SETTLE_S + self._settings.server.drain_timeout
+
     async def drain(self) -> None:
-        """Stop: not ready, then not listening, then wait for what runs, at most ``drain_timeout``; what is left is cut."""
+        """Stop: not ready, then not listening, then wait for what runs, at most ``drain_timeout``; ``close`` cuts what is left."""
         server = self._settings.server
         self.state.draining = True
+        if self._door is not None:
+            self._door.leaving = True
         log.info("draining: %s", self._work())
         await asyncio.sleep(server.drain_delay)
         for listener in self._servers:
             listener.close()
         until = time.monotonic() + server.drain_timeout
-        # Two counts in two rooms, looked at only while draining: not worth an event on the request path.
-        while self._busy() and time.monotonic() < until:  # noqa: ASYNC110
-            await asyncio.sleep(QUIET_CHECK_S)
+        await asyncio.sleep(DRAIN_SETTLE_S)
+        await self._quiet(until)
         if self._busy():
             log.warning("drain timeout, cutting %s", self._work())
+
+    async def _quiet(self, until: float) -> None:
+        """Wait until nothing runs here."""
+        # Two counts in two rooms, looked at only at the end: not worth an event on the request path.
+        while self._busy() and time.monotonic() < until:  # noqa: ASYNC110
+            await asyncio.sleep(QUIET_CHECK_S)
+
+    async def _told(self, front: Front, until: float) -> None:
+        """Wait until who listened to a flight that was stopped has been told so, in its API's own form."""
+        while front.listening and time.monotonic() < until:  # noqa: ASYNC110
+            await asyncio.sleep(QUIET_CHECK_S)
 
     def _busy(self) -> bool:
         return bool((self.front and self.front.running) or (self.node and len(self.node.flights)))
@@ -190,9 +203,13 @@ class App:
 
     async def close(self) -> None:
         """Close everything at once, also what a failed ``open`` has made; idempotent."""
+        self.state.draining = True
         for listener in self._servers:
             listener.close()
+        if self.node is not None:
+            await self.node.stop()
         if self.front is not None:
+            await self._told(self.front, time.monotonic() + CUT_S)
             self.front.cut()
         if self._door is not None:
             await self._door.shutdown(timeout=1.0)
@@ -222,13 +239,6 @@ def exposes(observer: Observer) -> TypeGuard[Exposes]:
 
 def _prices(settings: Settings) -> Prices:
     return Prices(tuple((glob, price.input, price.output) for glob, price in settings.prices.items()))
-
-
-def _at(settings: Settings, name: str) -> object:
-    value: object = settings
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value
 
 
 def _limits(settings: Settings) -> Limits:

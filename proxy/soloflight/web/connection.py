@@ -92,6 +92,7 @@ class Door(Server):
         )
         self.header_timeout_s = header_timeout_s
         self.trusted = trusted
+        self.leaving = False
         self.recognised: Callable[[bytes, Connection], bytes | None] | None = None
 
     def __call__(self) -> RequestHandler:
@@ -218,6 +219,11 @@ class Connection(RequestHandler):
         super().resume_writing()
         if self.on_writable is not None:
             self.on_writable()
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the process drains: the next answer is the connection's last."""
+        return self._door.leaving
 
     # ── errors ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,4 +1,4 @@
-"""What a serving process is told from outside: drain, stop now, read the configuration again — by signals or by its supervisor."""
+"""What a serving process is told from outside, and whom it tells how it is: signals and systemd, or its supervisor's channel."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ import socket
 import time
 from collections.abc import Callable
 
+from soloflight.web.notify import notify, reloading, stopping, watchdog_s
+
 SECOND_SIGNAL_S = 1.0
 
 DRAIN, STOP, RELOAD = b"d", b"s", b"r"
-READY, FAILED = b"+", b"-"
+READY, RELOADED, NOT_RELOADED, ALIVE = b"+", b"=", b"!", b"."
 
 
 class Control:
-    """``first``: stop without losing a stream. ``second``: stop at once. ``on_reload`` is called for each re-read."""
+    """``first``: stop without losing a stream. ``second``: stop at once. ``on_reload`` is called for each re-read.
 
-    def __init__(self) -> None:
+    ``beat_s``: how often ``alive`` is due, None where nobody watches.
+    """
+
+    def __init__(self, beat_s: float | None = None) -> None:
         self.first = asyncio.Event()
         self.second = asyncio.Event()
         self.on_reload: Callable[[], None] = lambda: None
-        self._acted = 0.0
+        self.beat_s = beat_s
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(first={self.first.is_set()}, second={self.second.is_set()})"
@@ -32,19 +37,47 @@ class Control:
     def ready(self) -> None:
         """The process serves."""
 
-    def failed(self) -> None:
-        """The process could not start, for a reason that another try would meet again."""
+    def alive(self) -> None:
+        """The loop turns."""
+
+    def reloading(self) -> None:
+        """The configuration is being read again."""
+
+    def reloaded(self, *, taken: bool) -> None:
+        """It was read; ``taken`` False: the old one stays."""
+
+    def stopping(self, within_s: float) -> None:
+        """The process drains and will have ended in ``within_s``."""
 
 
 class Signals(Control):
     """A process of its own: SIGTERM and SIGINT drain; one that comes at least a second after the first was acted on ends at
-    once (contract section 1). SIGHUP re-reads the configuration."""
+    once (contract section 1). SIGHUP re-reads the configuration. systemd is told."""
+
+    def __init__(self) -> None:
+        super().__init__(watchdog_s())
+        self._acted = 0.0
 
     def listen(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
         loop.add_signal_handler(signal.SIGHUP, lambda: self.on_reload())
+
+    def ready(self) -> None:
+        notify("READY=1")
+
+    def alive(self) -> None:
+        notify("WATCHDOG=1")
+
+    def reloading(self) -> None:
+        reloading()
+
+    def reloaded(self, *, taken: bool) -> None:  # READY ends a reload, whatever became of it
+        notify("READY=1")
+
+    def stopping(self, within_s: float) -> None:
+        stopping(within_s)
 
     def _stop(self) -> None:
         now = time.monotonic()
@@ -61,26 +94,28 @@ class Channel(Control):
     The end of the channel is the end of the supervisor: the worker drains, because nobody would restart or stop it.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
-        super().__init__()
+    def __init__(self, sock: socket.socket, beat_s: float | None) -> None:
+        super().__init__(beat_s)
         self._sock = sock
 
     def listen(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(number, lambda: None)
         self._sock.setblocking(False)
-        loop.add_reader(self._sock.fileno(), self._hear)
+        asyncio.get_running_loop().add_reader(self._sock.fileno(), self._hear)
 
     def ready(self) -> None:
         self._say(READY)
 
-    def failed(self) -> None:
-        self._say(FAILED)
+    def alive(self) -> None:
+        self._say(ALIVE)
+
+    def reloaded(self, *, taken: bool) -> None:
+        self._say(RELOADED if taken else NOT_RELOADED)
 
     def _say(self, word: bytes) -> None:
         try:
             self._sock.send(word)
+        except BlockingIOError:
+            return  # the supervisor does not listen now: it has enough to hear already
         except OSError:
             self.first.set()
 

@@ -103,6 +103,11 @@ class Front:
         """Requests being answered now."""
         return len(self._doing)
 
+    @property
+    def listening(self) -> int:
+        """Requests that wait for a flight's frames."""
+        return sum(visit.delivery is not None and visit.delivery.role is not Role.BYPASS for visit in self._doing)
+
     def cut(self) -> None:
         """End what is still being answered, visibly."""
         for visit in list(self._doing):
@@ -146,7 +151,7 @@ class Front:
         finally:
             self._doing.discard(visit)
         self._tell(visit, delivery, began)
-        return sent(keep_alive=delivery.keep_alive)
+        return sent(keep_alive=delivery.keep_alive and not self._state.draining)
 
     async def _serve(self, visit: Visit, request: Request) -> Delivery:
         """Plan by the head, read the body if it may be shared, and admit."""

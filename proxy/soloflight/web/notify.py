@@ -14,7 +14,8 @@ def notify(*lines: str) -> None:
         return
     address = "\0" + path[1:] if path.startswith("@") else path
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)  # a manager that does not read must not hold the loop up
             sock.sendto("\n".join(lines).encode(), address)
     except OSError:
         return
@@ -25,10 +26,15 @@ def reloading() -> None:
     notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
 
+def stopping(within_s: float) -> None:
+    """The end begins and takes at most ``within_s``: a unit's TimeoutStopSec that is shorter is extended."""
+    notify("STOPPING=1", f"EXTEND_TIMEOUT_USEC={round(within_s * 1_000_000)}")
+
+
 def watchdog_s() -> float | None:
     """How often a sign of life is due (half of what the manager allows), or None where no watchdog is set for this process."""
     wanted = os.environ.get("WATCHDOG_USEC", "")
     owner = os.environ.get("WATCHDOG_PID", "")
-    if not wanted.isdigit() or (owner and owner != str(os.getpid())):
+    if not wanted.isdigit() or int(wanted) == 0 or (owner and owner != str(os.getpid())):
         return None
     return int(wanted) / 2_000_000

@@ -80,6 +80,7 @@ class Relay:
 
     async def _answer(self, exchange: Exchange, patience: Patience) -> None:
         """Head, then each read as it comes; the slow side decides the pace."""
+        self._client = self._client.when(leaving=self._connection.leaving)
         frame = framing(exchange.head, self._client)
         head, ended = self._head(exchange), False
         connection, delivery = self._connection, self.delivery

@@ -115,6 +115,7 @@ class Responder:
         """The head, now that there is something to send."""
         head = self._head
         assert head is not None
+        self.client = self.client.when(leaving=self.connection.leaving)
         known = sum(len(f.data) for f in whole if isinstance(f, Body)) if whole is not None else None
         self._frame = framing(head, self.client, known_size=known)
         self._streamed = is_event_stream(head)
@@ -150,6 +151,7 @@ class Responder:
         if listener.committed:
             await self._cut(fault)
             return
+        self.client = self.client.when(leaving=self.connection.leaving)
         delivery = self.delivery
         delivery.status, delivery.code = fault.code.status, fault.code
         delivery.role, delivery.flight = listener.role or Role.NONE, listener.flight_id

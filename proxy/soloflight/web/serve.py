@@ -11,13 +11,15 @@ from soloflight.config.faults import ConfigError
 from soloflight.config.models import Settings
 from soloflight.flow.tasks import Tasks
 from soloflight.plugins import PluginError, Plugins
-from soloflight.web.app import App
+from soloflight.web.app import CLOSE_S, App
 from soloflight.web.control import Control, Signals
-from soloflight.web.notify import notify, reloading, watchdog_s
+from soloflight.web.logs import configure
 
 log = logging.getLogger("soloflight")
 
 Reload = Callable[[], Settings]
+
+CAN_NOT_START = 2
 
 
 def run(settings: Settings, plugins: Plugins, reload: Reload) -> int:
@@ -51,38 +53,42 @@ async def _serve(settings: Settings, plugins: Plugins, reload: Reload, make_cont
     except (OSError, ValueError, PluginError) as error:
         log.error("can not start: %s", error)
         await app.close()
-        control.failed()
-        return 2
-    control.on_reload = lambda: _reload(app, reload)
+        return CAN_NOT_START
+    control.on_reload = lambda: _reload(app, reload, control)
     control.ready()
-    notify("READY=1")
     life = Tasks("life")
-    if (every_s := watchdog_s()) is not None:
-        life.spawn(_signs_of_life(every_s), "watchdog")
+    if control.beat_s is not None:
+        life.spawn(_signs_of_life(control, control.beat_s), "signs of life")
     await control.first.wait()
-    notify("STOPPING=1")
+    control.on_reload = lambda: None  # what ends takes no new rules
+    control.stopping(app.drain_s + CLOSE_S)
     draining = life.spawn(app.drain(), "drain")
     second = life.spawn(control.second.wait(), "second signal")
     await asyncio.wait([draining, second], return_when=asyncio.FIRST_COMPLETED)
-    await life.close()
+    draining.cancel()
     await app.close()
+    await life.close()
     log.info("stopped")
     return 0
 
 
-def _reload(app: App, reload: Reload) -> None:
+def _reload(app: App, reload: Reload, control: Control) -> None:
     """Take a new configuration; a bad one is told of, and the old one stays."""
-    reloading()
+    control.reloading()
+    taken = False
     try:
-        app.reload(reload())
+        settings = reload()
+        app.reload(settings)
+        configure(settings.log.level, settings.log.format)
+        taken = True
     except (ConfigError, PluginError, OSError, ValueError) as error:
         for line in str(error).splitlines():
             log.error("configuration not reloaded: %s", line)
-    notify("READY=1")
+    control.reloaded(taken=taken)
 
 
-async def _signs_of_life(every_s: float) -> None:
+async def _signs_of_life(control: Control, every_s: float) -> None:
     """The watchdog hears from the loop itself: a loop that hangs says nothing."""
     while True:
-        notify("WATCHDOG=1")
+        control.alive()
         await asyncio.sleep(every_s)

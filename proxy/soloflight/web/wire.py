@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
@@ -27,6 +27,10 @@ class Client:
     method: str
     http11: bool
     keep_alive: bool
+
+    def when(self, *, leaving: bool) -> Client:
+        """The same, but told to close where the process is ``leaving``."""
+        return replace(self, keep_alive=False) if leaving and self.keep_alive else self
 
 
 @dataclass(frozen=True, slots=True)
