@@ -60,7 +60,7 @@ class Plugins:
         return [(name, next(iter(get_close_matches(name, known, n=1)), "")) for name in names if name not in known]
 
     def coordinator(self, name: str, settings: Any) -> Coordinator:
-        """The coordinator that answers to ``name``, not opened yet. Raises PluginError where none does, or its settings are wrong."""
+        """The coordinator that answers to ``name``, not opened yet. Raises PluginError where none does, or its settings are bad."""
         try:
             coordinator: Coordinator | None = self._hook.soloflight_coordinator(name=name, settings=settings)
         except ValueError as error:

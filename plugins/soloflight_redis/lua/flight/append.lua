@@ -13,7 +13,7 @@ if state ~= 'R' or not ours(flight) then return reply('refused', 'fenced') end
 -- appended before
 if number(index) <= number(flight.frames) then return reply('done', 1, watchers_now()) end
 if now > number(flight.deadline) then return reply('refused', 'expired') end
-if number(index) ~= flight.frames + 1 then return reply('gap', flight.frames) end
+if number(index) ~= number(flight.frames) + 1 then return reply('gap', number(flight.frames)) end
 
 local advanced = number(progress) > number(flight.progress)
 -- stalled
@@ -22,7 +22,7 @@ if not advanced and number(flight.progress_until) ~= 0 and not holds(flight.prog
 end
 
 -- appends
-local renewed = {lease_until = now + lease_ms, frames = index, size = flight.size + size}
+local renewed = {lease_until = now + lease_ms, frames = index, size = number(flight.size) + size}
 if advanced then renewed.progress, renewed.progress_until = progress, after(progress_ms) end
 store(flight, renewed)
 if number(index) == 1 then call('DEL', LOG) end -- one whose record was lost is no part of this

@@ -11,6 +11,7 @@ local flight = load()
 local state = standing(flight)
 flight = flight or {}
 local kept, told = holds(flight.answer_expires), holds(flight.outcome_until)
+local named = flight.payload or ''
 
 local function answered(of, age_ms, ttl_ms, is_kept, where)
   local found = reply(
@@ -38,14 +39,19 @@ local function attempt(flight_id, count, of_payload)
     forget_outcome(flight)
   end
   local runs = direct == '1'
-  store(flight, {
-    id = flight_id, state = runs and 'R' or 'P', owner = node, attempt = count, payload = of_payload,
+  local fresh = {
+    id = flight_id, state = runs and 'R' or 'P', owner = node, attempt = count,
     number = max(now * 1000, number(flight.number) + 1), nonce = nonce,
     lease_until = now + (runs and running_ms or pending_ms),
     progress_until = runs and after(first_byte_ms) or 0,
     deadline = now + deadline_ms,
-    frames = 0, size = 0, progress = 0, retry_at = 0, poisoned_until = 0,
-  })
+  }
+  if of_payload ~= '' then fresh.payload = of_payload end
+  if flight.seen then -- over another attempt's fields
+    fresh.frames, fresh.size, fresh.progress, fresh.retry_at, fresh.poisoned_until = 0, 0, 0, 0, 0
+    fresh.payload = of_payload
+  end
+  store(flight, fresh)
   expire(RECORD, flight)
 end
 
@@ -61,7 +67,7 @@ if state then
   if kept and flight.answer_number == follow then return replay() end
 
   -- mismatched: the Idempotency-Key names another payload
-  if payload ~= '' and flight.payload ~= '' and payload ~= flight.payload and (OPEN[state] or kept) then
+  if payload ~= '' and named ~= '' and payload ~= named and (OPEN[state] or kept) then
     return reply('mismatch')
   end
 
@@ -84,7 +90,7 @@ if state == 'P' or state == 'R' then
       expire(WATCHERS, flight)
       if node ~= flight.owner then ring(flight.owner) end
     end
-    return reply('joined', flight.number, flight.id, flight.owner, state, flight.frames, due - now + 1)
+    return reply('joined', flight.number, flight.id, flight.owner, state, number(flight.frames), due - now + 1)
   end
 
   -- exhausted: the last attempt lapsed
@@ -111,7 +117,7 @@ if OPEN[state] then
   if may_own == '0' then return reply('stale', flight.number) end
   call('ZREM', WATCHERS, node)
   drop_late_watchers()
-  attempt(flight.id, flight.attempt + 1, payload ~= '' and payload or flight.payload)
+  attempt(flight.id, flight.attempt + 1, payload ~= '' and payload or named)
   expire(WATCHERS, flight)
   tell('T', flight.number)
   return owned()
@@ -125,5 +131,5 @@ end
 -- absent, begins: nothing stands in the way
 if may_own == '0' then return reply('absent') end
 if flight.seen then call('DEL', WATCHERS) end
-attempt(id, 1, payload == '' and kept and flight.payload or payload)
+attempt(id, 1, payload == '' and kept and named or payload)
 return owned()

@@ -7,7 +7,7 @@ local tag, number_asked, index, page_bytes = unpack(ARGV)
 local found = call('HMGET', RECORD, 'number', 'frames')
 if found[1] ~= number_asked then return reply('log', 0) end
 
-local page, bytes, from = reply('log', found[2]), 0, number(index)
+local page, bytes, from = reply('log', number(found[2])), 0, number(index)
 repeat
   local entries = call('LRANGE', LOG, text(from), text(from + 15))
   for _, entry in ipairs(entries) do
