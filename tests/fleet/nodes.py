@@ -65,9 +65,9 @@ class Node:
         return self.proxy.log
 
     @property
-    def fenced(self) -> int:
+    def fenced(self) -> float:
         """How many of this process's writes were refused (I5)."""
-        return self.log.count("an owner's write was refused")
+        return self.proxy.metric("soloflight_fenced_writes_total")
 
     @property
     def degraded(self) -> str | None:

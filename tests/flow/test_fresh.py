@@ -9,7 +9,7 @@ import pytest
 
 from nodes import NodeAt, Town
 from soloflight.core.errors import Code
-from soloflight.core.flight import Claim
+from soloflight.core.flight import Claim, Owned
 from soloflight.ports import Role
 from soloflight.testing.chat import CH, DONE, FIN, content
 from soloflight.testing.script import CLOSE, HANG, json, sse
@@ -40,6 +40,49 @@ async def test_a_refresh_calls_again_and_the_old_answer_is_served_meanwhile(town
     gate.set()
     await refreshing.read()
     assert (refreshing.role, refreshing.body) == (Role.OWNER, NEW)
+
+
+@pytest.mark.parametrize("stage", [{}, NO_L1], ids=["L1", "no L1"])
+async def test_where_a_refresh_is_followed_the_old_answer_is_served_meanwhile(
+    town: Town, stage: dict[str, float]
+) -> None:
+    """The node has not replayed it before: it has to look, although a flight of this key is here to be joined."""
+    first, _ = await kept(town, **stage)
+    third = await town.node()
+    gate = asyncio.Event()
+    town.upstream.play(sse(content("new"), gate, FIN, DONE))
+    await (await first.ask(town.call(None, NO_CACHE, **stage))).until_bytes(1)
+    following = await (await third.ask(town.call(None, NO_CACHE, **stage))).until_bytes(1)
+    for _ in range(2):
+        meanwhile = await third.answer(town.call(**stage))
+        assert (meanwhile.role, meanwhile.body) == (Role.REPLAY, OLD)
+    gate.set()
+    assert (await following.read()).body == NEW
+    assert town.upstream.calls == 2
+
+
+async def test_with_no_old_answer_who_comes_to_a_refresh_joins_it(town: Town) -> None:
+    gate = asyncio.Event()
+    town.upstream.play(sse(content("new"), gate, FIN, DONE))
+    node = await town.node()
+    refreshing = await (await node.ask(town.call(None, NO_CACHE))).until_bytes(1)
+    joined = await (await node.ask(town.call())).until_bytes(1)
+    node.wire.cut = True
+    blind = await (await node.ask(town.call())).until_bytes(1)
+    node.wire.cut = False
+    gate.set()
+    assert [(await client.read()).body for client in (refreshing, joined, blind)] == [NEW] * 3
+    assert (joined.role, town.upstream.calls) == (Role.FOLLOWER, 1)
+
+
+async def test_the_fleet_is_told_of_a_refresh_before_its_end(town: Town) -> None:
+    first, second = await kept(town)
+    assert second.wire.told == first.wire.told == []
+    town.upstream.play(sse(content("new"), FIN, DONE))
+    refreshed = await second.answer(town.call(None, NO_CACHE))
+    (word,) = second.wire.told
+    assert word == f"anew {town.call().key} {second.wire.replies(Owned)[-1].fence.number}"
+    assert (refreshed.body, first.wire.told) == (NEW, [])
 
 
 async def test_behind_a_refresh_every_node_serves_the_new_answer(town: Town) -> None:

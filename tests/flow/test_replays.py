@@ -35,10 +35,10 @@ class Shelf:
         self.memory = Memory(limit)
         self.replays = Replays(self.memory, self.clock)
 
-    def put(self, key: str, size: int = 100, stage: Stage = A, local_s: float = 30.0) -> bool:
+    def put(self, key: str, size: int = 100, stage: Stage = A, local_s: float = 30.0, number: int = 1) -> bool:
         now = self.clock.now
         recording = Recording(HEAD, (b"x" * size,), size)
-        return self.replays.put(stage, key, Replay(recording, f"flight {key}", 1, now, now + 300, now + local_s))
+        return self.replays.put(stage, key, Replay(recording, f"flight {key}", number, now, now + 300, now + local_s))
 
     def has(self, key: str, stage: Stage = A, fresh_s: float | None = None) -> bool:
         return self.replays.get(stage, key, fresh_s) is not None
@@ -245,3 +245,16 @@ def test_whatever_the_order_the_charge_is_the_size_and_the_size_is_what_is_found
     shelf.replays.reclaim(0)  # settles what has expired
     found = [shelf.replays.get((A, B)[key % 2], str(key), None) for key in range(6)]
     assert sum(replay.recording.cost for replay in found if replay) == shelf.replays.size
+
+
+def test_a_refresh_elsewhere_drops_what_is_older_and_what_is_on_its_way() -> None:
+    shelf = Shelf()
+    shelf.put("k", number=4)
+    shelf.put("other", number=4)
+    shelf.replays.refreshed("k", 4)
+    assert shelf.has("k"), "that very answer"
+    shelf.replays.refreshed("k", 5)
+    assert (shelf.has("k"), shelf.has("other"), shelf.memory.used) == (False, True, COST)
+    assert not shelf.put("k", number=4), "it was asked for before the refresh was told of"
+    assert shelf.put("k", number=5)
+    assert shelf.put("k", number=6)

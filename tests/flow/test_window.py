@@ -114,6 +114,20 @@ async def test_a_follower_elsewhere_gets_a_large_answer_to_its_end(town: Town) -
     assert town.upstream.calls == 1
 
 
+async def test_a_newcomer_elsewhere_does_not_wait_for_what_it_can_not_get(town: Town) -> None:
+    """Nobody there had joined before the beginning was dropped: the key is free, and the owner goes on for its own."""
+    gate = asyncio.Event()
+    town.upstream.play(chunked(*[b"x" * MIB] * 6, gate, b"end"), sse(CH, FIN, DONE))
+    owner, other = await town.node(), await town.node()
+    first = await (await owner.ask(town.call(max_recording=MIB))).until_bytes(6 * MIB)
+    second = await other.answer(town.call(max_recording=MIB))
+    assert (second.role, second.body) == (Role.OWNER, CH + FIN + DONE)
+    gate.set()
+    await first.read()
+    assert (first.body, first.whole) == (b"x" * 6 * MIB + b"end", True)
+    assert owner.refused == []
+
+
 # ── memory ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -31,6 +31,7 @@ class Wire:
         self.waiting: list[Operation] = []
         self.steps: list[tuple[Operation, Reply]] = []
         self.subscriptions = 0
+        self.told: list[str] = []
         self._changed = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -107,3 +108,9 @@ class Wire:
 
     async def purge(self, key: str) -> bool:
         return await self._to.purge(key)
+
+    async def tell(self, word: str) -> None:
+        if self.cut:
+            raise BackendError("the wire is cut")
+        self.told.append(word)
+        await self._to.tell(word)

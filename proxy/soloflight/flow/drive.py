@@ -47,6 +47,8 @@ log = logging.getLogger("soloflight.flow")
 WATCH_LEASES = 3
 # How long an owner that waits for its session's lock stands back for a follower elsewhere, which may not have to wait.
 STAND_BACK_S = 0.1
+ANEW = "anew "
+"""What the fleet is told of a refreshed answer: this, its key, and the number of the attempt that made it."""
 
 
 class Driver:
@@ -92,6 +94,21 @@ class Driver:
                 flight.finish(fault or Fault(Code.INTERNAL, "the flight ended without a result"))
             self.flights.remove(flight)
 
+    async def kept(self, call: Call) -> Replay | None:
+        """The answer that the coordinator keeps for ``call``, by a look only; None also where the backend is away."""
+        coordinator = self._around.coordinator
+        look = self._claim_op(call, claim=False, fresh_ms=self._fresh_ms(call), watch=False)
+        try:
+            found = await coordinator.step(call.key, look)
+            if not isinstance(found, Answered):
+                return None
+            recording = await coordinator.result(call.key, found.number)
+        except BackendError:
+            return None
+        if recording is None or recording.size != found.size:
+            return None
+        return self._keep_local(call, recording, found)
+
     async def _claim(self, flight: Flight) -> None:
         """Ask the coordinator until the flight has an end. Every turn of the loop follows a new fact, and attempts are capped."""
         fresh_ms = self._fresh_ms(flight.call)
@@ -127,7 +144,9 @@ class Driver:
 
     async def _ask(self, flight: Flight, fresh_ms: int | None) -> Reply | None:
         """Claim; None where the backend is away and the work goes on in this process alone."""
-        claim = self._claim_op(flight, claim=flight.call.may_own, fresh_ms=fresh_ms)
+        claim = self._claim_op(
+            flight.call, flight=flight.id, claim=flight.call.may_own, fresh_ms=fresh_ms, follow=flight.number
+        )
         try:
             return await self._around.coordinator.step(flight.call.key, claim)
         except BackendError:
@@ -140,22 +159,25 @@ class Driver:
         fresh_s = self._around.replays.accepted_s(call.stage.name, call.fresh_s)
         return None if fresh_s is None else -1 if fresh_s < 0 else int(fresh_s * 1000)
 
-    def _claim_op(self, flight: Flight, *, claim: bool, fresh_ms: int | None, follow: int | None = None) -> Claim:
-        call, stage = flight.call, flight.call.stage
+    def _claim_op(
+        self, call: Call, *, claim: bool, fresh_ms: int | None, flight: str = "", follow: int = 0, watch: bool = True
+    ) -> Claim:
+        """``claim`` False: a look only, with ``watch`` that of a follower; ``follow`` is the attempt that is followed."""
+        stage = call.stage
         return Claim(
             nonce=secrets.token_hex(16),
             node=self.id,
-            flight=flight.id,
+            flight=flight,
             pending_ms=ms(stage.pending_lease),
             running_ms=ms(stage.running_lease),
             first_byte_ms=bound_ms(stage.first_byte_timeout, stage),
             deadline_ms=bound_ms(stage.flight_deadline, stage),
             max_attempts=stage.max_attempts,
             poison_ms=ms(stage.poison_ttl),
-            watch_ms=ms(WATCH_LEASES * stage.running_lease) if call.share else 0,
+            watch_ms=ms(WATCH_LEASES * stage.running_lease) if watch and call.share else 0,
             claim=claim,
             direct=not self._gate.stands(stage, call.session),
-            follow=flight.number if follow is None else follow,
+            follow=follow,
             fresh_ms=fresh_ms,
             payload=call.payload,
         )
@@ -168,7 +190,7 @@ class Driver:
             coordinator,
             self.flights,
             flight,
-            lambda number: self._claim_op(flight, claim=False, fresh_ms=fresh_ms, follow=number),
+            lambda number: self._claim_op(flight.call, claim=False, fresh_ms=fresh_ms, follow=number),
         )
         flight.abandon = partial(self._leave, flight)
         try:
@@ -239,6 +261,8 @@ class Driver:
             flight.abandon = flight.on_ring = flight.fail = flight.sight = None
             await publisher.close()
         if ended.ending is Ending.SEALED:
+            if ended.accepted and ended.verdict.kept is None and flight.call.fresh_s is not None:
+                await self._tell_anew(flight)
             self._publish(flight, ended)
         elif owned is None:  # without a coordinator nobody else spaces the attempts
             await asyncio.sleep(backoff_s(attempt))
@@ -307,21 +331,26 @@ class Driver:
         flight.age_s, flight.ttl_s = found.age_ms / 1000, found.ttl_ms / 1000
         flight.decide(Role.REPLAY if found.kept else Role.FOLLOWER, found.flight, found.number)
         if found.kept:
-            self._keep_local(flight, recording, found)
+            self._keep_local(flight.call, recording, found)
         self.flights.unregister(flight)
         flight.end(recording.head, *map(Body, recording.body), End(), usage=recording.usage)
         return True
 
-    def _keep_local(self, flight: Flight, recording: Recording, found: Answered) -> None:
-        call, now = flight.call, time.monotonic()
-        ttl_s = found.ttl_ms / 1000
+    def _keep_local(self, call: Call, recording: Recording, found: Answered) -> Replay:
+        """Keep here what the coordinator keeps."""
+        now, ttl_s = time.monotonic(), found.ttl_ms / 1000
         until = now + min(call.stage.local_retention, ttl_s)
         sealed = now - found.age_ms / 1000
-        self._around.replays.put(
-            call.stage,
-            call.key,
-            Replay(recording, found.flight, found.number, sealed, now + ttl_s, until, call.payload),
-        )
+        replay = Replay(recording, found.flight, found.number, sealed, now + ttl_s, until, call.payload)
+        self._around.replays.put(call.stage, call.key, replay)
+        return replay
+
+    async def _tell_anew(self, flight: Flight) -> None:
+        """Before a refresh ends for its clients, the fleet hears of it: no node replays the older answer any more."""
+        try:
+            await self._around.coordinator.tell(f"{ANEW}{flight.call.key} {flight.number}")
+        except BackendError:
+            log.debug("flight %s: could not tell of the new answer", flight.id)
 
     def _fenced(self, flight: Flight, refusal: str) -> None:
         log.warning("flight %s: an owner's write was refused (%s)", flight.id, refusal)

@@ -149,6 +149,13 @@ class Lease:
         reply = await self._step(Abandon(self._fence, self._seat.node, force))
         return reply is None or isinstance(reply, (Dropped, Refused))
 
+    async def let_go(self) -> None:
+        """Give the seat back, and go on without one: what is made here is for nobody elsewhere."""
+        if self._fence is not None:
+            self.end()
+            await self.abandon(force=True)
+            self._fence = None
+
     def _beat(self) -> None:
         self._timer = self._loop.call_later(self._seat.stage.heartbeat, self._beat)
         if self._renewing is None or self._renewing.done():

@@ -82,6 +82,7 @@ class Node:
 
         Raises GoAlone, and ``idempotency_mismatch``.
         """
+        looked = False
         while True:
             if (found := self.replay(call)) is not None:
                 return self._replayed(found)
@@ -94,6 +95,10 @@ class Node:
                 raise GoAlone("too_large")
             elif flight.role is None and _stricter(call.fresh_s, flight.call.fresh_s):
                 await _settled(flight)
+            elif not looked and _stricter(flight.call.fresh_s, call.fresh_s):
+                looked = True  # a refresh runs here: the old answer stays until it is over
+                if (found := await self._driver.kept(call)) is not None:
+                    return self._replayed(found)
             else:
                 return self._join(flight, call)
 

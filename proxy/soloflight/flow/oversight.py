@@ -1,6 +1,7 @@
 """What an operator sees and does at one node: flights looked at and ended, kept answers forgotten, here and in the fleet.
 
-The words that nodes tell each other for it (``ports.Fleet``): "purge KEY-OR-FLIGHT", "stage NAME", "abort FLIGHT".
+The words that nodes tell each other for it (``ports.Fleet``): "purge KEY-OR-FLIGHT", "stage NAME", "abort FLIGHT"; and a
+node's own "anew KEY NUMBER", where it has refreshed an answer.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from soloflight.flow import census
+from soloflight.flow.drive import ANEW
 from soloflight.flow.node import Node
 from soloflight.flow.replays import Replays
 from soloflight.flow.tasks import Tasks
@@ -138,6 +140,10 @@ class Oversight:
             self._replays.purge(word.removeprefix(STAGE))
         elif word.startswith(PURGE):
             self._heard_purge(word.removeprefix(PURGE))
+        elif word.startswith(ANEW):
+            key, _, number = word.removeprefix(ANEW).partition(" ")
+            if number.isdecimal():
+                self._replays.refreshed(key, int(number))
         elif word.startswith(ABORT):
             self._errands.spawn(self._node.abort(word.removeprefix(ABORT)), "abort")
 

@@ -174,6 +174,8 @@ class Owner:
         if not log.windowed and self._memory.used > self._memory.limit and self._memory.full():
             log.stop_recording()
             self._starved = True
+        if log.windowed and not self._publisher.live:  # nobody elsewhere can have its beginning any more
+            await self._lease.let_go()
         nearly = self._call.stage.max_recording - WINDOW_LEAD  # what the window drops first must have been read by then
         while (log.windowed or log.size > nearly) and log.listeners and log.unread() > WINDOW_LEAD:
             room = asyncio.get_running_loop().create_future()

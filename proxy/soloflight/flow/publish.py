@@ -38,15 +38,16 @@ class Publisher:
         self._over = False
 
     def __repr__(self) -> str:
-        return f"Publisher(batches={self._index}, live={self._live}, over={self._over})"
+        return f"Publisher(batches={self._index}, live={self.live}, over={self._over})"
 
     @property
-    def _live(self) -> bool:
+    def live(self) -> bool:
+        """Whether somebody elsewhere is being told."""
         return self._task is not None and not self._task.done()
 
     def ring(self) -> None:
         """Somebody elsewhere listens: go live, if not yet."""
-        if self._live or self._over or not self._lease.held:
+        if self.live or self._over or not self._lease.held:
             return
         if self._cursor is None:
             if self._log.windowed:

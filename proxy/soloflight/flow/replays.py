@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cachetools import TLRUCache
+from cachetools import TLRUCache, TTLCache
 
 from soloflight.core.frames import Recording
 from soloflight.core.stage import Stage
 from soloflight.flow.memory import Memory
+
+REFRESHED, REFRESHED_S = 4096, 60.0
+"""So many refreshes of other nodes are remembered for so long: longer than an older answer can be on its way here."""
 
 
 @dataclass(slots=True)
@@ -35,6 +38,7 @@ class Replays:
         self._stages: dict[str, TLRUCache[str, Replay]] = {}
         self._charged: dict[str, int] = {}
         self._purged: dict[str, float] = {}
+        self._refreshed: TTLCache[str, int] = TTLCache(REFRESHED, REFRESHED_S, clock)
         memory.on_pressure(self.reclaim)
 
     def __repr__(self) -> str:
@@ -62,7 +66,7 @@ class Replays:
         """Keep ``replay``; False where it can not fit, or where the stage keeps nothing here."""
         if replay.local_until <= self._clock() or replay.recording.cost > stage.local_max_bytes:
             return False
-        if replay.sealed < self._purged.get(stage.name, replay.sealed):
+        if replay.sealed < self._purged.get(stage.name, replay.sealed) or replay.number < self._refreshed.get(key, 0):
             return False
         cache = self._stages.get(stage.name)
         if cache is None or cache.maxsize != stage.local_max_bytes:
@@ -79,6 +83,15 @@ class Replays:
                 dropped = True
                 self._settle(name)
         return dropped
+
+    def refreshed(self, key: str, number: int) -> None:
+        """Attempt ``number`` has made the answer under ``key`` anew: forget an older one, and take none any more."""
+        self._refreshed[key] = number
+        for name, cache in self._stages.items():
+            replay = cache.get(key)
+            if replay is not None and replay.number < number:
+                cache.pop(key)
+                self._settle(name)
 
     def key_of(self, flight: str) -> str | None:
         """The key under which the answer of a flight is kept here."""
