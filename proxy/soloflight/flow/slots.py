@@ -1,4 +1,4 @@
-"""The bulkhead of a stage: at most ``max_upstream`` upstream calls at once in this process, a short queue behind them."""
+"""The bulkhead: at most ``max_upstream`` upstream calls of a stage at once in this process; others wait, first come first served."""
 
 from __future__ import annotations
 
