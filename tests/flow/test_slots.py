@@ -15,7 +15,7 @@ ONE = Stage(name="one", max_upstream=1, queue_wait=5.0)
 
 
 async def waiting(slots: Slots, stage: str, count: int) -> None:
-    while slots.waiting(stage) != count:  # noqa: ASYNC110  # a turn of the loop is what is waited for
+    while slots.waiting(stage) != count:
         await asyncio.sleep(0)
 
 

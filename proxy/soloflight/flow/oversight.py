@@ -156,7 +156,7 @@ class Oversight:
 
     async def _learn_marks(self) -> None:
         """Ask for the marks until the coordinator answers; while it is away nothing of it is replayed either."""
-        while not await self._read_marks():
+        while not await self._read_marks():  # noqa: ASYNC110  # the backend offers no event for its return
             await asyncio.sleep(MARKS_AGAIN_S)
 
     async def _read_marks(self) -> bool:

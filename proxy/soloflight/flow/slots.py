@@ -1,4 +1,4 @@
-"""The bulkhead: at most ``max_upstream`` upstream calls of a stage at once in this process; others wait, first come first served."""
+"""The bulkhead: at most ``max_upstream`` upstream calls of a stage at once in this process; others wait in turn."""
 
 from __future__ import annotations
 
