@@ -6,107 +6,66 @@ results. Each is executed twice. The clock is the test's: nothing sleeps.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
+from typing import ClassVar
 
 import pytest
 import redis
 from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from exploration.machine import FlightMachine
 from exploration.words import claim, recording
 from harness.redis import RedisServer
+from redis_world.pair import ACTS, Pair, walk
 from redis_world.stored import Stored
-from soloflight.core.flight import Append, Flight, Operation, Reply, Seal
-from soloflight.core.ledger import referenced, step
-from soloflight_redis.operations import Invocation
-
-KEYS = itertools.count(1)
+from soloflight.core.flight import Seal
+from soloflight.core.ledger import step
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _server(redis_process: RedisServer) -> Iterator[None]:
+def client(redis_process: RedisServer) -> Iterator[redis.Redis]:
     with redis_process.client(decode_responses=False) as client:
-        RedisMachine.client = client
-        yield
+        PairMachine.client = client
+        yield client
 
 
-class RedisMachine(FlightMachine):
-    """Beside the witness: the scripts."""
+class PairMachine(RuleBasedStateMachine):
+    """Random acts that hypothesis shrinks to the fewest."""
 
-    client: redis.Redis
+    client: ClassVar[redis.Redis]
 
     def __init__(self) -> None:
         super().__init__()
-        self.stored = Stored(self.client, f"key-{next(KEYS)}")
-        self.logs: dict[int, list[Append]] = {}
-        self.sealed: dict[int, Seal] = {}
+        self.pair = Pair(self.client)
 
-    def executed(self, op: Operation, reply: Reply, flight: Flight | None) -> None:
-        assert self.stored.execute(op) == reply
-        self.remember(op, reply)
-        self.compare(flight)
-        again = step(flight, op, self.store.now)
-        assert self.stored.execute(op) == again.reply
-        self.compare(again.flight)
-
-    def remember(self, op: Operation, reply: Reply) -> None:
-        if type(reply).__name__ != "Done" or getattr(reply, "duplicate", False):
-            return
-        if isinstance(op, Append):
-            self.logs.setdefault(op.fence.number, []).append(op)
-        elif isinstance(op, Seal):
-            self.sealed[op.fence.number] = op
-
-    def compare(self, flight: Flight | None) -> None:
-        if flight is None:
-            self.forget()
-        found = self.stored.flight()
-        assert found == flight
-        assert self.stored.all_expire()
-        needed = referenced(flight) if flight else None
-        log = self.stored.log()
-        expected = {needed.log: self.logs[needed.log]} if needed and needed.log in self.logs else {}
-        assert {number: [(batch.index, batch.frames) for batch in batches] for number, batches in log.items()} == {
-            number: [(op.index, op.frames) for op in ops] for number, ops in expected.items()
-        }
-        results = {number: self.sealed[number].result for number in (needed.results if needed else ())}
-        assert self.stored.results(found) == results
-
-    def clock_moved(self, now: int) -> None:
-        self.stored.set_clock(now)
-        if self.store.flight is None:
-            self.data_lost()  # what its TTL does to garbage
-
-    def data_lost(self) -> None:
-        self.stored.forget()
-        self.forget()
-
-    def forget(self) -> None:
-        """Without a record the next number may be one that has been before."""
-        self.logs.clear()
-        self.sealed.clear()
-
-    def purged(self, there: bool) -> None:
-        said = self.stored.run(Invocation("purge", ()))
-        assert said == [b"purged", int(there)]
-        self.compare(self.store.flight)
-
-    def teardown(self) -> None:
-        self.stored.forget()
-        self.client.delete(self.stored.clock)
+    @rule(name=st.sampled_from([name for name, weight in ACTS.items() for _ in range(weight)]), random=st.randoms())
+    def act(self, name: str, random: object) -> None:
+        getattr(self.pair, name)(random)
 
 
-TestLedgerInLua = pytest.mark.timeout(600)(RedisMachine.TestCase)
-TestLedgerInLua.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestLedgerInLua = pytest.mark.timeout(600)(PairMachine.TestCase)
+TestLedgerInLua.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_walk(client: redis.Redis, seed: int) -> None:
+    walk(client, seed, 120)
 
 
 @pytest.mark.soak
-class TestLedgerInLuaForLong(RedisMachine.TestCase):
-    settings = settings(max_examples=5_000, stateful_step_count=60, deadline=None)
+class TestLedgerInLuaForLong(PairMachine.TestCase):
+    settings = settings(max_examples=2_000, stateful_step_count=60, deadline=None)
 
 
-# ── what the machine does not reach ─────────────────────────────────────────────────────────────────────────
+@pytest.mark.soak
+@pytest.mark.timeout(3_600)
+def test_walks_for_long(client: redis.Redis) -> None:
+    for seed in range(1_000, 4_000):
+        walk(client, seed, 150)
+
+
+# ── what no walk reaches ────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_garbage_is_kept_for_a_while_and_its_number_counts(client: redis.Redis) -> None:
