@@ -283,6 +283,8 @@ class Connection(RequestHandler):
             done, _ = await asyncio.wait([waiter], timeout=timeout_s)
         except asyncio.CancelledError:
             self._drain_waiter = None
+            if waiter.done():
+                waiter.exception()  # asked for: else asyncio tells of it in the log
             raise
         if done and waiter.exception() is not None:
             raise ClientGone
