@@ -18,7 +18,7 @@ APT := DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get
 CAN_APT := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null
 
 # What the tests run beside the proxy: program:package.
-TOOLS := redis-server:redis-server nginx:nginx npm:npm chromium:chromium chromedriver:chromium-driver
+TOOLS := redis-server:redis-server nginx:nginx npm:npm systemd-analyze:systemd chromium:chromium chromedriver:chromium-driver
 MOCK  := tests/node_modules/.bin/llmock
 
 .PHONY: help run demo test lint format bench bench-quick soak suites clean

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
+from weakref import WeakSet
 
 from soloflight.config.models import Settings
 from soloflight.config.models import Upstream as UpstreamSettings
@@ -14,11 +15,14 @@ from soloflight.flow.upstream import Endpoint, Upstream
 
 
 class Targets:
-    """The upstreams in use. A reload keeps those whose settings did not change; replaced ones end with their last call."""
+    """The upstreams in use. A reload keeps those whose settings did not change.
+
+    A replaced one lives for as long as a call may still go to it: only those calls know it, and its idle connections end by time.
+    """
 
     def __init__(self) -> None:
         self._current: dict[str, tuple[UpstreamSettings, Target]] = {}
-        self._opened: list[Target] = []
+        self._opened: WeakSet[Upstream] = WeakSet()
 
     def __repr__(self) -> str:
         return f"Targets({', '.join(self._current)})"
@@ -31,16 +35,16 @@ class Targets:
             known = self._current.get(name)
             taken[name] = known if known is not None and known[0] == one else (one, _target(name, one))
         for _, target in taken.values():
-            if target not in self._opened:
+            if target.upstream not in self._opened:
                 target.upstream.open()
-                self._opened.append(target)
+                self._opened.add(target.upstream)
         self._current = taken
         return {name: target for name, (_, target) in taken.items()}
 
     async def close(self) -> None:
-        """Close every upstream, replaced ones too."""
-        for target in self._opened:
-            await target.upstream.close()
+        """Close every upstream, replaced ones that still have calls too."""
+        for upstream in list(self._opened):
+            await upstream.close()
 
 
 def _target(name: str, one: UpstreamSettings) -> Target:
