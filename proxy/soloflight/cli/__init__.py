@@ -9,6 +9,14 @@ is flow's and core's.
     check      a config judged and printed without secrets
     show       the plugins that are there, the hooks there are
     demo       50 identical clients, one upstream call
+    top        flights and rates of a running proxy, live
+    flights    its flights: list, show, abort
+    purge      its kept answers forgotten
+    explain    a request judged; two: why they do or do not share
+    admin_api  the admin listener as these commands ask it
+    amounts    numbers, bytes and times as they are printed
+    fitting    tables that fit their terminal
+    request_file  a request written in a file
     refusal    faults -> one line each on standard error, exit 2
 """
 

@@ -21,6 +21,10 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "serve": "soloflight.cli.serve:serve",
         "check": "soloflight.cli.check:check",
         "demo": "soloflight.cli.demo:demo",
+        "top": "soloflight.cli.top:top",
+        "flights": "soloflight.cli.flights:flights",
+        "purge": "soloflight.cli.purge:purge",
+        "explain": "soloflight.cli.explain:explain",
         "plugins": "soloflight.cli.show:plugins",
         "hooks": "soloflight.cli.show:hooks",
     }
