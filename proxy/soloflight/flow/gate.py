@@ -6,6 +6,7 @@ the owner's alone (contract section 4). Both are given back before the last byte
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 
@@ -81,7 +82,7 @@ class Passage:
             await seat.release()
 
     async def _sit(self, seat: SessionSeat) -> None:
-        outcome = "left"
+        outcome, began = "left", time.monotonic()
         try:
             await seat.take()
             outcome = "granted"
@@ -89,7 +90,7 @@ class Passage:
             outcome = "busy" if error.fault.code is Code.SESSION_BUSY else "late"
             raise
         finally:
-            self._gate.waited(self._stage, outcome, seat.waited_s)
+            self._gate.waited(self._stage, outcome, time.monotonic() - began)
 
     async def __aenter__(self) -> Passage:
         await self.enter()
