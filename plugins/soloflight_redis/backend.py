@@ -38,7 +38,6 @@ from soloflight_redis.wire import Lane, Lost, packed
 
 log = logging.getLogger("soloflight.redis")
 
-LARGE_BYTES = 128 << 10
 PROBE_S = (0.5, 1.0)
 """Between these the prober waits before each look at a Redis that is away (the promise is 5 s)."""
 PROBE_BOUND_S = 2.0
@@ -105,10 +104,9 @@ class Backend:
         until = asyncio.get_running_loop().time() + self._bound_s
         script, tag = self._scripts[call.script], b"%d" % next(self._tags)
         words = (len(keys), *keys, tag, *call.arguments)
-        large = call.large_bytes > LARGE_BYTES
-        said = await self._ask(keys[0], packed("EVALSHA", script.digest, *words), until, large=large, tag=tag)
+        said = await self._ask(keys[0], packed("EVALSHA", script.digest, *words), until, large=call.large, tag=tag)
         if isinstance(said, NoScriptError):
-            said = await self._ask(keys[0], packed("EVAL", script.source, *words), until, large=large, tag=tag)
+            said = await self._ask(keys[0], packed("EVAL", script.source, *words), until, large=call.large, tag=tag)
         self._refuse(said)
         reply: list[Any] = said[1:]
         return reply
@@ -156,14 +154,24 @@ class Backend:
 
     def _refuse(self, said: Any) -> None:
         """Raise BackendError for an error reply."""
-        full = isinstance(said, OutOfMemoryError) or (isinstance(said, ResponseError) and "OOM" in str(said))
-        if full != self._full and (full or not isinstance(said, ResponseError)):
-            self._full = full
-            log.warning("redis %s %s", self._shown, "is full: it takes no writes" if full else "takes writes again")
-        if full:
+        if isinstance(said, OutOfMemoryError) or (isinstance(said, ResponseError) and "OOM command" in str(said)):
+            if not self._full:
+                self._full = True
+                log.warning("redis %s is full: it takes no writes", self._shown)
+                self._tasks.spawn(self._wait_for_room(), "redis room")
             raise WritesRefused("redis is full")
         if isinstance(said, Exception):
             raise BackendError(f"redis refused: {said}") from said
+
+    async def _wait_for_room(self) -> None:
+        """Look until a full Redis takes writes again, for the log's sake: every request tries for itself."""
+        while self._full:
+            await asyncio.sleep(random.uniform(*PROBE_S))  # noqa: S311 - spread, not secrecy
+            try:
+                self._full = await self._look()
+            except Lost:
+                continue
+        log.warning("redis %s takes writes again", self._shown)
 
     # ── the breaker ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -208,8 +216,8 @@ class Backend:
                 for tell in self.on_return:
                     tell()
 
-    async def _look(self) -> None:
-        """Write one small key, past the breaker. Raises Lost."""
+    async def _look(self) -> bool:
+        """Write one small key, past the breaker. True: the server is full, but there. Raises Lost."""
         until = asyncio.get_running_loop().time() + min(self._bound_s, PROBE_BOUND_S)
         command = packed("SET", self._names.health, 1, "PX", 60_000)
         await self._servers.lane(self._names.health, large=False, until=until)
@@ -221,7 +229,7 @@ class Backend:
                 why = str(error)
                 continue
             if not isinstance(said, RedisError) or isinstance(said, (OutOfMemoryError, MovedError)):
-                return
+                return isinstance(said, OutOfMemoryError)
             lane.drop("it takes no writes")
             why = explained(said)
         raise Lost(why)

@@ -13,7 +13,7 @@ from soloflight.core.frames import Recording
 from soloflight.core.session import SessionOperation, SessionReply
 from soloflight.flow.tasks import Tasks
 from soloflight.ports import BackendError, Batch, OnSession, OnWord, Subscription
-from soloflight_redis.backend import LARGE_BYTES, Backend, WritesRefused
+from soloflight_redis.backend import Backend, WritesRefused
 from soloflight_redis.cipher import make_cipher
 from soloflight_redis.cluster import Cluster
 from soloflight_redis.codec import Unreadable, unpack_result
@@ -122,8 +122,9 @@ class RedisCoordinator:
         """Stop; idempotent."""
         if self._backend is None or self._hearing is None:
             return
-        self._hearing.close()
-        await self._backend.close()
+        backend, hearing, self._backend, self._hearing = self._backend, self._hearing, None, None
+        hearing.close()
+        await backend.close()
         await self._tasks.close()
 
     # ── operations ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -137,11 +138,11 @@ class RedisCoordinator:
             await self._let_go(key, op)
             raise
         except BackendError:
-            if not isinstance(op, Seal) or call.large_bytes <= LARGE_BYTES:
+            if not isinstance(op, Seal) or not call.large:
                 raise
             # Too large for this Redis, or for its bound: the seal is worth more than the replay.
-            log.warning("a result of %d bytes could not be stored; it is told, and not kept", call.large_bytes)
             said = await self._flight(key, seal_without_result(op))
+            log.warning("a result of %d bytes could not be stored; it is told, and not kept", op.result.size)
         try:
             answer = reply(op, said)
         except Unreadable as error:
@@ -174,11 +175,11 @@ class RedisCoordinator:
 
     async def result(self, key: str, number: int) -> Recording | None:
         """The sealed result of attempt ``number``, or None where it is gone or unreadable. Raises BackendError."""
-        size = self._sizes.pop((key, number), None)
+        size = self._sizes.get((key, number))
         value = self._aside.pop((key, number), None)
         if value is None:
             most = MOST_BYTES if size is None else size * (1 + FRAME_BYTES) + EXTRA_BYTES
-            said = await self._flight(key, Invocation("result", (number, most), LARGE_BYTES + 1))
+            said = await self._flight(key, Invocation("result", (number, most), large=True))
             value = said[1] if len(said) > 1 else None
         if not isinstance(value, bytes):
             return None
@@ -193,7 +194,7 @@ class RedisCoordinator:
         """Published batches of attempt ``number`` with index > ``after``, contiguous. Raises BackendError."""
         batches: list[Batch] = []
         while True:
-            call = Invocation("log", (number, after + len(batches), PAGE_BYTES), LARGE_BYTES + 1)
+            call = Invocation("log", (number, after + len(batches), PAGE_BYTES), large=True)
             said = await self._flight(key, call)
             for entry in said[2:]:
                 batch = self._batch(key, number, entry)

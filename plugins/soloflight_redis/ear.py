@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ConnectionError, RedisError, ResponseError
 
 from soloflight.flow.tasks import Tasks
 from soloflight_redis.topology import Peer, explained, peer
@@ -202,6 +202,8 @@ class Ear:
         except ResponseError as error:
             self._refused(error)
             return
+        if not isinstance(said, list) or len(said) != 3:
+            raise ConnectionError("what came is no message")
         kind, channel = bytes(said[0]), bytes(said[1]).decode()
         self.heard = self._loop.time()
         if kind.endswith(b"message"):
@@ -241,6 +243,7 @@ class Ear:
         for future in held.waiting:
             if not future.done():
                 future.set_exception(Elsewhere(why.error))
+                future.exception()  # whoever waits is told; if nobody does, that is no fault
         if held.before:
             self._owner.on_elsewhere(channel, why)
 

@@ -91,7 +91,10 @@ class Hearing:
         else:
             self._node_ear = self._ear(self._node_channel)
         held = [self._node_ear.hold(channel) for channel in (self._node_channel, self._names.fleet)]
-        await asyncio.wait(held, timeout=self._bound_s)
+        done, _ = await asyncio.wait(held, timeout=self._bound_s)
+        for future in done:
+            if (error := future.exception()) is not None:
+                log.error("redis does not let this node listen: %s", error)
         self._tasks.spawn(self._probe(), "redis hearing probe")
 
     def close(self) -> None:

@@ -49,13 +49,17 @@ INLINE_BYTES = 64 << 10
 """A stored result of at most this many bytes comes with the reply that promises it."""
 
 
+LARGE_BYTES = 128 << 10
+"""A command or reply that may be larger than this takes the lane for large ones."""
+
+
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """One call of a script: its name, its arguments behind the tag, and the bytes of its one large argument."""
+    """One call of a script: its name, its arguments behind the tag, and whether they or its reply may be large."""
 
     script: str
     arguments: tuple[Argument, ...]
-    large_bytes: int = 0
+    large: bool = False
 
 
 def invocation(key: str, op: Operation, cipher: Cipher) -> Invocation:
@@ -101,14 +105,14 @@ def _append(key: str, op: Append, cipher: Cipher) -> Invocation:
     size = sum(len(frame.data) for frame in op.frames if isinstance(frame, Body))
     batch = cipher.lock(pack_frames(op.frames), batch_context(key, number, op.index))
     arguments = (number, nonce, op.index, op.lease_ms, op.progress, op.progress_ms, size, batch)
-    return Invocation("append", arguments, len(batch))
+    return Invocation("append", arguments, len(batch) > LARGE_BYTES)
 
 
 def _seal(key: str, op: Seal, cipher: Cipher) -> Invocation:
     number = op.fence.number
     result = cipher.lock(pack_result(key, number, op.result), result_context(key, number))
     arguments = (number, op.fence.nonce, op.retention_ms, op.grace_ms, op.result.size, result)
-    return Invocation("seal", arguments, len(result))
+    return Invocation("seal", arguments, len(result) > LARGE_BYTES)
 
 
 def seal_without_result(op: Seal) -> Invocation:

@@ -71,6 +71,7 @@ class Wire:
         self._outbox = Outbox()
         self._timer: asyncio.TimerHandle | None = None
         self._due = self._heard = self._loop.time()
+        self._excused = False
         self._why: str | None = None
         self._running = (tasks.spawn(self._read(), "redis replies"), tasks.spawn(self._write(), "redis commands"))
 
@@ -120,7 +121,7 @@ class Wire:
                     )
                 except ResponseError as error:
                     reply = error
-                self._heard = self._loop.time()
+                self._heard, self._excused = self._loop.time(), False
                 if not self._owed:
                     self.drop("a reply that nobody had asked for")
                     return
@@ -149,8 +150,9 @@ class Wire:
         if not self._owed:
             return
         now = self._loop.time()
-        if now > self._due + HELD_UP_S:
-            self._due = now + HELD_UP_S  # what was answered meanwhile has not been read yet
+        if now > self._due + HELD_UP_S and not self._excused:
+            self._excused = True  # what was answered meanwhile has not been read yet
+            self._due = now + HELD_UP_S
             self._timer = self._loop.call_at(self._due, self._look)
             return
         if self._silence_s is not None and now >= self._heard + self._silence_s:

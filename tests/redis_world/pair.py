@@ -32,9 +32,9 @@ from soloflight_redis.operations import Invocation
 KEYS = itertools.count(1)
 
 LEASE_MS = 1_000
-TICKS = (1, 400, 999, 1_000, 1_001, 1_001, 1_001, 2_500, 70_000, 200_000)
+TICKS = (1, 301, 301, 400, 999, 1_000, 1_001, 1_001, 1_001, 2_500, 70_000, 200_000)
 STEPS_BACK = (1, 500, 10_000)
-BOUNDS = (0, 0, 400, 1_500)
+BOUNDS = (0, 400, 1_500)
 
 
 class Pair:
@@ -92,12 +92,13 @@ class Pair:
     # ── acts ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def tick(self, random: Random) -> None:
-        self._move(random.choice(TICKS))
+        self.move(random.choice(TICKS))
 
     def step_back(self, random: Random) -> None:
-        self._move(-random.choice(STEPS_BACK))
+        self.move(-random.choice(STEPS_BACK))
 
-    def _move(self, ms: int) -> None:
+    def move(self, ms: int) -> None:
+        """Forward, or back."""
         self.now += ms
         self.stored.set_clock(self.now)
         if self.flight is not None and self.now > collect_at(self.flight):
@@ -126,7 +127,7 @@ class Pair:
             follow=self._fence(random).number if self.owners and random.random() < 0.4 else 0,
             fresh_ms=random.choice((None, None, -1, -1, 0, 400, 1_000)),
             payload=random.choice(("", "", "x", "y")),
-            watch_ms=random.choice((0, 300, 3_000)),
+            watch_ms=random.choice((0, 300, 300, 3_000)),
             pending_ms=random.choice((0, 400, LEASE_MS)),
             running_ms=random.choice((0, 400, LEASE_MS, LEASE_MS)),
             first_byte_ms=random.choice(BOUNDS),
@@ -186,16 +187,16 @@ class Pair:
 
 
 ACTS = {
-    "claim": 30,
+    "claim": 26,
     "tick": 14,
     "append": 14,
-    "seal": 9,
-    "fail": 7,
-    "renew": 7,
-    "abandon": 6,
+    "seal": 8,
+    "fail": 6,
+    "renew": 11,
+    "abandon": 9,
     "start": 5,
     "leave": 3,
-    "step_back": 2,
+    "step_back": 1,
     "purge": 2,
     "lose": 1,
 }

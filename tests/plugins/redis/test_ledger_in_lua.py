@@ -15,11 +15,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from exploration.words import claim, recording
+from exploration.words import FAULT, claim, recording
 from harness.redis import RedisServer
 from redis_world.pair import ACTS, Pair, walk
 from redis_world.stored import Stored
-from soloflight.core.flight import Seal
+from soloflight.core.flight import Abandon, Fail, Kept, Owned, Seal
 from soloflight.core.ledger import step
 
 
@@ -65,7 +65,7 @@ def test_walks_for_long(client: redis.Redis) -> None:
         walk(client, seed, 150)
 
 
-# ── what no walk reaches ────────────────────────────────────────────────────────────────────────────────────
+# ── what walks reach seldom, or not at all ────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_garbage_is_kept_for_a_while_and_its_number_counts(client: redis.Redis) -> None:
@@ -80,6 +80,21 @@ def test_garbage_is_kept_for_a_while_and_its_number_counts(client: redis.Redis) 
     second = claim("n2", direct=True)
     assert stored.execute(second) == step(model, second, now + 101).reply
     assert stored.flight() == step(model, second, now + 101).flight
+
+
+@pytest.mark.parametrize("end", [Abandon, Fail])
+def test_watchers_whose_time_is_over_are_dropped_on_the_way(client: redis.Redis, end: type) -> None:
+    pair = Pair(client)
+    owned = pair.execute(claim("n1", "a", direct=True))
+    assert isinstance(owned, Owned)
+    pair.execute(claim("n2", "b", watch_ms=300))
+    pair.execute(claim("n3", "c", watch_ms=3_000))
+    pair.move(301)
+    if end is Abandon:
+        assert pair.execute(Abandon(owned.fence, "a")) == Kept(1)
+    else:
+        pair.execute(Fail(owned.fence, FAULT, True, 400, 3, 700))
+    assert pair.stored.flight().watchers.keys() == {"c"}  # type: ignore[union-attr]
 
 
 def test_numbers_are_exact_far_beyond_32_bits(client: redis.Redis) -> None:

@@ -384,7 +384,7 @@ async def test_a_master_that_is_demoted_while_it_lives(
                 return False
 
         async with asyncio.timeout(15):
-            while not await written():  # noqa: ASYNC110 - another process changes it
+            while not await written():
                 await asyncio.sleep(0.1)
         assert replica.command("EXISTS", "soloflight:1:{after}:record") == 1
         begun = asyncio.get_running_loop().time()
