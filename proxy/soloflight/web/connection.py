@@ -274,7 +274,7 @@ class Connection(RequestHandler):
     async def _writable(self, timeout_s: float) -> bool:
         """Wait until the transport takes more, or is lost (True), at most ``timeout_s``.
 
-        aiohttp's own helper can be waited for once only: a timeout leaves it cancelled.
+        aiohttp's own wait serves once only: a timeout leaves its future cancelled.
         """
         waiter = self._drain_waiter
         if waiter is None:
