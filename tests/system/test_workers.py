@@ -52,7 +52,7 @@ async def together(clients: list[RawClient], upstream: ScriptedUpstream) -> list
 async def share_again(clients: list[RawClient], upstream: ScriptedUpstream) -> None:
     """Ask until they do: a backend that was away is back within 5 s."""
     async with asyncio.timeout(8):
-        while [answer.role for answer in await together(clients, upstream)] != ["owner", "follower"]:  # noqa: ASYNC110 - other processes change it
+        while [answer.role for answer in await together(clients, upstream)] != ["owner", "follower"]:
             await asyncio.sleep(0.1)
 
 
