@@ -10,7 +10,14 @@ from hypothesis import settings
 
 TESTS = Path(__file__).parent
 
-MARKER_OF_FOLDER = {"bench": "bench", "cases": "system", "fleet": "system", "sdk": "system", "system": "system"}
+MARKER_OF_FOLDER = {
+    "bench": "bench",
+    "cases": "system",
+    "fleet": "system",
+    "governance": "system",
+    "sdk": "system",
+    "system": "system",
+}
 
 # A slow example is not a fault on a shared machine: pytest's own timeout is the bound.
 settings.register_profile("house", deadline=None, print_blob=True)
