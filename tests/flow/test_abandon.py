@@ -219,7 +219,7 @@ async def test_a_node_that_closes_cuts_its_listeners_and_gives_its_seat_back(tow
     await second.until_bytes(1)
     await owner.node.close()
     await first.read()
-    assert first.code is Code.ABANDONED
+    assert first.code is Code.DRAINING
     await second.read()
     assert (second.body, second.whole) == (ANSWER, True), "it need not wait for the lease to lapse"
 

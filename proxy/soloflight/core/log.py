@@ -9,11 +9,15 @@ reader, and who falls out of the window behind it is told so. The fastest never 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from soloflight.core.frames import Body, End, Frame, Head, Recording
 
 WINDOW_FLOOR = 4 << 20
 """A window is never narrower than this many body bytes, however small the limit: what a writer may be ahead by fits in."""
+
+WAKE_SLICE = 200
+"""How many listeners are woken in one turn of the loop."""
 
 
 class FellBehind(Exception):
@@ -34,6 +38,12 @@ class Cursor:
     def __repr__(self) -> str:
         return f"Cursor(position={self.position}, offset={self.offset})"
 
+    @property
+    def faulted(self) -> bool:
+        """Whether the log has ended in a fault."""
+        ended = self._log.ended
+        return ended is not None and ended.fault is not None
+
     def take(self) -> list[Frame]:
         """All frames not read yet (may be empty). Raises FellBehind."""
         return self._log._take(self)
@@ -50,18 +60,25 @@ class Cursor:
 class Log:
     """Frames of one attempt: an optional Head, Bodies, an End.
 
-    ``limit`` is in body bytes. ``charge`` is told of every change of retained bytes (positive and negative).
+    ``limit`` is in body bytes. ``charge`` is told of every change of retained bytes (positive and negative). ``later`` runs a call
+    in another turn of the loop.
     """
 
     __slots__ = (
-        "_base", "_charge", "_cursors", "_floor", "_frames", "_limit", "_retired", "_room", "_taps", "_waiting", "_window",
-        "ended", "head", "retained", "size", "windowed",
+        "_base", "_charge", "_cursors", "_floor", "_frames", "_later", "_limit", "_retired", "_room", "_taps", "_waiting",
+        "_window", "ended", "head", "retained", "size", "windowed",
     )  # fmt: skip
 
     def __init__(
-        self, limit: int, charge: Callable[[int], None] = lambda _: None, *, floor: int = WINDOW_FLOOR
+        self,
+        limit: int,
+        charge: Callable[[int], None] = lambda _: None,
+        *,
+        floor: int = WINDOW_FLOOR,
+        later: Callable[[Callable[[], None]], object] = lambda call: call(),
     ) -> None:
         self._limit = limit
+        self._later = later
         self._floor = floor
         self._window = max(limit, floor)
         self._retired = False
@@ -120,8 +137,14 @@ class Log:
             self._trim()
         if self._waiting:
             waiting, self._waiting = self._waiting, {}
-            for wake in waiting.values():
-                wake()
+            self._wake(list(waiting.values()))
+
+    def _wake(self, waiting: list[Callable[[], None]]) -> None:
+        """Wake in slices: a crowd of listeners must not hold up everything else for as long as it takes to serve them all."""
+        for wake in waiting[:WAKE_SLICE]:
+            wake()
+        if len(waiting) > WAKE_SLICE:
+            self._later(partial(self._wake, waiting[WAKE_SLICE:]))
 
     def stop_recording(self) -> None:
         """Become a window now, whatever the limit (memory is short): no wider than what is here."""

@@ -223,7 +223,8 @@ class Registry:
 
     def new_log(self, stage: Stage) -> Log:
         """An empty log charged to this process's memory."""
-        return Log(stage.max_recording, self._memory.charge)
+        later = asyncio.get_running_loop().call_soon
+        return Log(stage.max_recording, self._memory.charge, later=later)
 
     def unregister(self, flight: Flight) -> None:
         """Newcomers do not find it any more; identity is checked, a successor under the same key stays."""

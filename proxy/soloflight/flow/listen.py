@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from soloflight.core.errors import Code
 from soloflight.core.frames import NO_USAGE, Body, End, Frame, Recording, Usage
-from soloflight.core.log import Cursor, Log
+from soloflight.core.log import Cursor, FellBehind, Log
 from soloflight.flow.flights import Flight, GoAlone, Reelect
 from soloflight.flow.usage import usage_of
 from soloflight.ports import Role
+
+Push: TypeAlias = Callable[[list[Frame]], bool]
+"""Takes frames at once and says True; or takes none of them and says False. Never raises."""
 
 
 class Listener:
@@ -73,8 +77,12 @@ class Listener:
     def __repr__(self) -> str:
         return f"Listener({self.role and self.role.value}, {self.flight_id}, {self._cursor!r})"
 
-    async def next(self) -> list[Frame]:
-        """The frames that came since the last call; waits for at least one. Raises FellBehind, GoAlone, Reelect."""
+    async def next(self, push: Push | None = None) -> list[Frame]:
+        """The frames that came since the last call; waits for at least one. Raises FellBehind, GoAlone, Reelect.
+
+        While it waits, ``push`` is offered frames in the very call that appends them: a frame that it takes costs no wake-up of
+        this listener's task. The first batch that it does not take is returned here; an empty one where it took the End.
+        """
         if self._recording is not None:
             recording, self._recording = self._recording, None
             return [recording.head, *map(Body, recording.body), End()]
@@ -84,15 +92,37 @@ class Listener:
             cursor = self._cursor
             assert cursor is not None
             if frames := cursor.take():
-                if flight.away:
-                    raise GoAlone(flight.away)
-                if self._not_mine(flight, frames[-1]):
-                    raise Reelect
-                self._learn(flight)
-                return frames
-            woken = asyncio.get_running_loop().create_future()
-            cursor.wait(partial(_wake, woken))
-            await woken
+                return self._checked(flight, frames)
+            woken: asyncio.Future[list[Frame] | None] = asyncio.get_running_loop().create_future()
+            cursor.wait(partial(self._ring, woken, push))
+            if (left := await woken) is not None:
+                return left
+
+    def _checked(self, flight: Flight, frames: list[Frame]) -> list[Frame]:
+        if flight.away:
+            raise GoAlone(flight.away)
+        if self._not_mine(flight, frames[-1]):
+            raise Reelect
+        self._learn(flight)
+        return frames
+
+    def _ring(self, woken: asyncio.Future[list[Frame] | None], push: Push | None) -> None:
+        """Frames were appended: let ``push`` have them, or wake the task."""
+        flight, cursor = self._flight, self._cursor
+        if woken.done() or flight is None or cursor is None:
+            return
+        left: list[Frame] | None = None
+        if push is not None and not cursor.faulted and not flight.away:
+            with suppress(FellBehind):  # the task meets it again
+                left = cursor.take()
+        if left:
+            self._learn(flight)
+            if push is not None and push(left):
+                if not isinstance(left[-1], End):
+                    cursor.wait(partial(self._ring, woken, push))
+                    return
+                left = []
+        woken.set_result(left)
 
     def _not_mine(self, flight: Flight, last: Frame) -> bool:
         """Whether the flight ended because its owner's session was busy, and this listener is of another one."""
@@ -145,8 +175,3 @@ class Listener:
         if self.role is None or flight.role is Role.REPLAY:
             self.role = flight.role
         self.age_s, self.ttl_s = flight.age_s, flight.ttl_s
-
-
-def _wake(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from soloflight.core.errors import Code, Fault
 from soloflight.core.frames import Body, End, Frame, Head
@@ -67,49 +68,69 @@ class Responder:
 
     async def follow(self, listener: Listener) -> Delivery:
         """Write everything that ``listener`` reads, to the end. Raises ClientGone."""
+        push = partial(self._push, listener)
         try:
             while True:
                 try:
-                    frames = await listener.next()
+                    frames = await listener.next(push)
                 except FellBehind:
                     await self._cut(Fault(Code.OWNER_LOST, "this client was too slow for a long answer"))
                     return self.delivery
-                if await self._write(listener, frames):
+                if not frames or await self._write(listener, frames):
                     return self.delivery
         finally:
             listener.close()
 
+    def _push(self, listener: Listener, frames: list[Frame]) -> bool:
+        """Write frames in the call that appends them to the log, if the client takes bytes and they are not many.
+
+        False: nothing was written, this answer's task does it.
+        """
+        transport = self.connection.transport
+        if transport is None or transport.is_closing() or self.connection.write_paused:
+            return False
+        size = sum(len(frame.data) for frame in frames if isinstance(frame, Body))
+        if size > SLICE:
+            return False
+        if parts := self._render(listener, frames):
+            transport.write(b"".join(parts))
+            self.delivery.sent += size
+        return True
+
     async def _write(self, listener: Listener, frames: list[Frame]) -> bool:
         """Write one batch of frames; True once the answer is over."""
-        parts: list[bytes] = []
+        batch: list[Frame] = []
         size = 0
-        last = frames[-1]
-        whole = isinstance(last, End) and last.fault is None
+        whole = _whole(frames)
         for frame in frames:
-            if isinstance(frame, Body):
-                if not listener.committed:
-                    parts.append(self._open(listener, frames if whole else None))
-                parts.append(self._frame.body(frame.data))
-                size += len(frame.data)
-                self._tail = frame.data if len(frame.data) > 3 else self._tail[-4:] + frame.data
-                if size > SLICE:
-                    await self._flush(parts, size)
-                    parts, size = [], 0
-            elif isinstance(frame, Head):
-                self._head = frame
-            elif frame.fault is not None:
-                await self._flush(parts, size)
+            if isinstance(frame, End) and frame.fault is not None:
+                await self._flush(listener, batch, size, whole)
                 await self._fail(listener, frame.fault)
                 return True
+            batch.append(frame)
+            size += len(frame.data) if isinstance(frame, Body) else 0
+            if size > SLICE:
+                await self._flush(listener, batch, size, whole)
+                batch, size = [], 0
+        await self._flush(listener, batch, size, whole)
+        return whole is not None
+
+    def _render(self, listener: Listener, frames: list[Frame], whole: list[Frame] | None = None) -> list[bytes]:
+        """What is written for ``frames``; the head with the first body byte, or the end. ``whole``: the whole answer, if known."""
+        parts: list[bytes] = []
+        for frame in frames:
+            if isinstance(frame, Head):
+                self._head = frame
+                continue
+            if not listener.committed:
+                parts.append(self._open(listener, whole or _whole(frames)))
+            if isinstance(frame, Body):
+                parts.append(self._frame.body(frame.data))
+                self._tail = frame.data if len(frame.data) > 3 else self._tail[-4:] + frame.data
             else:
-                if not listener.committed:
-                    parts.append(self._open(listener, frames if whole else None))
                 parts.append(self._frame.end())
-                await self._flush(parts, size)
                 self.delivery.keep_alive = self.client.keep_alive and not self._frame.until_close
-                return True
-        await self._flush(parts, size)
-        return False
+        return parts
 
     def _open(self, listener: Listener, whole: list[Frame] | None) -> bytes:
         """The head, now that there is something to send."""
@@ -139,8 +160,8 @@ class Responder:
             form = listener.forms[key] = (before, after)
         return form
 
-    async def _flush(self, parts: list[bytes], size: int) -> None:
-        if parts:
+    async def _flush(self, listener: Listener, frames: list[Frame], size: int, whole: list[Frame] | None) -> None:
+        if parts := self._render(listener, frames, whole):
             self.connection.send(parts[0] if len(parts) == 1 else b"".join(parts))
             self.delivery.sent += size
             if self.connection.write_paused:
@@ -177,3 +198,9 @@ class Responder:
             except ClientGone:
                 return
         await self.connection.reset()
+
+
+def _whole(frames: list[Frame]) -> list[Frame] | None:
+    """``frames``, where they end the answer well."""
+    last = frames[-1]
+    return frames if isinstance(last, End) and last.fault is None else None
