@@ -89,9 +89,9 @@ class AdminApi:
 
 def found_flight(api: AdminApi, start: str) -> str:
     """The id of the one live flight that begins with ``start``."""
-    ids = [row["id"] for row in api.get("/api/flights")["flights"] if row["id"].startswith(start)]
+    ids = {str(row["id"]) for row in api.get("/api/flights")["flights"] if row["id"].startswith(start)}
     if len(ids) == 1:
-        return str(ids[0])
+        return ids.pop()
     if not ids:
         raise click.ClickException(f"no live flight's id begins with {start!r}")
     raise click.ClickException(f"{len(ids)} live flights' ids begin with {start!r}: give more of it")

@@ -36,6 +36,7 @@ from soloflight.web.recognise import Recogniser
 from soloflight.web.reload import with_fixed
 from soloflight.web.tally import Prices, Tally
 from soloflight.web.targets import Targets
+from soloflight.web.team import Sibling, Team, TeamDesk
 
 log = logging.getLogger("soloflight")
 
@@ -52,9 +53,10 @@ CLOSE_S = 10.0
 class App:
     """One serving process. ``open`` binds and serves, ``drain`` stops without losing a stream, ``close`` gives all back."""
 
-    def __init__(self, settings: Settings, plugins: Plugins) -> None:
+    def __init__(self, settings: Settings, plugins: Plugins, team: Team | None = None) -> None:
         self._settings = settings
         self._plugins = plugins
+        self._team = team
         self._stack = AsyncExitStack()
         self._servers: list[asyncio.AbstractServer] = []
         self._door: Door | None = None
@@ -128,17 +130,25 @@ class App:
             "listening on %s, upstream %s, backend %s", where, settings.upstream.url, settings.coordination.backend
         )
         if not known_inside(aiohttp.__version__):
-            log.warning("aiohttp %s has not been tested: no request is answered without its parser", aiohttp.__version__)
-        if settings.server.admin is not None:
-            runner = web.AppRunner(
-                admin_app(self.state, settings.server.admin_token.get_secret_value(), desk),
-                access_log=None,
-                handle_signals=False,
+            log.warning(
+                "aiohttp %s has not been tested: no request is answered without its parser", aiohttp.__version__
             )
-            await runner.setup()
-            self._stack.push_async_callback(runner.cleanup)
-            assert runner.server is not None
-            log.info("admin listening on %s", await self._bind(runner.server, settings.server.admin, admin=True))
+        if self._team is not None:
+            self._stack.callback(self._team.leave)
+            await self._listen_for_admin(desk, "", Listen(path=str(self._team.socket)))
+        if settings.server.admin is not None:
+            if self._team is not None:
+                desk = team_desk = TeamDesk(desk, [Sibling(path) for path in self._team.siblings])
+                self._stack.push_async_callback(team_desk.close)
+            token = settings.server.admin_token.get_secret_value()
+            log.info("admin listening on %s", await self._listen_for_admin(desk, token, settings.server.admin))
+
+    async def _listen_for_admin(self, desk: Desk, token: str, at: Listen) -> str:
+        runner = web.AppRunner(admin_app(self.state, token, desk), access_log=None, handle_signals=False)
+        await runner.setup()
+        self._stack.push_async_callback(runner.cleanup)
+        assert runner.server is not None
+        return await self._bind(runner.server, at, admin=True)
 
     async def _bind(self, protocol_factory: Callable[[], asyncio.Protocol], at: Listen, *, admin: bool = False) -> str:
         loop = asyncio.get_running_loop()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 from soloflight.web.notify import notify, reloading, stopping, watchdog_s
+from soloflight.web.team import Team
 
 SECOND_SIGNAL_S = 1.0
 
@@ -19,14 +20,15 @@ READY, RELOADED, NOT_RELOADED, ALIVE = b"+", b"=", b"!", b"."
 class Control:
     """``first``: stop without losing a stream. ``second``: stop at once. ``on_reload`` is called for each re-read.
 
-    ``beat_s``: how often ``alive`` is due, None where nobody watches.
+    ``beat_s``: how often ``alive`` is due, None where nobody watches. ``team``: the workers that this process is one of.
     """
 
-    def __init__(self, beat_s: float | None = None) -> None:
+    def __init__(self, beat_s: float | None = None, team: Team | None = None) -> None:
         self.first = asyncio.Event()
         self.second = asyncio.Event()
         self.on_reload: Callable[[], None] = lambda: None
         self.beat_s = beat_s
+        self.team = team
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(first={self.first.is_set()}, second={self.second.is_set()})"
@@ -94,8 +96,8 @@ class Channel(Control):
     The end of the channel is the end of the supervisor: the worker drains, because nobody would restart or stop it.
     """
 
-    def __init__(self, sock: socket.socket, beat_s: float | None) -> None:
-        super().__init__(beat_s)
+    def __init__(self, sock: socket.socket, beat_s: float | None, team: Team | None = None) -> None:
+        super().__init__(beat_s, team)
         self._sock = sock
 
     def listen(self) -> None:

@@ -47,7 +47,7 @@ def serve_process(settings: Settings, plugins: Plugins, reload: Reload, control:
 async def _serve(settings: Settings, plugins: Plugins, reload: Reload, make_control: Callable[[], Control]) -> int:
     control = make_control()
     control.listen()
-    app = App(settings, plugins)
+    app = App(settings, plugins, control.team)
     try:
         await app.open()
     except (OSError, ValueError, PluginError) as error:

@@ -7,12 +7,15 @@ listen by SO_REUSEPORT. The life of one worker process is in web.worker.
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import select
 import signal
 import socket
 import time
 from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from pydantic import SecretStr
 
@@ -26,6 +29,7 @@ from soloflight.web.logs import configure
 from soloflight.web.notify import notify, reloading, stopping, watchdog_s
 from soloflight.web.reload import with_fixed
 from soloflight.web.serve import CAN_NOT_START, Reload
+from soloflight.web.team import Team
 from soloflight.web.worker import Worker, wake_up_by_signals
 
 log = logging.getLogger("soloflight")
@@ -49,6 +53,7 @@ class Supervisor:
         self._redis: EmbeddedRedis | None = None
         self._redis_due = 0.0
         self._held: socket.socket | None = None
+        self._folder: TemporaryDirectory[str] | None = None
         self._scope_key = settings.server.scope_key
         self._stopping_since: float | None = None
         self._kill_at = float("inf")
@@ -77,6 +82,8 @@ class Supervisor:
                 self._redis.close()
             if self._held is not None:
                 self._held.close()
+            if self._folder is not None:
+                self._folder.cleanup()
         log.info("all workers have stopped")
         return self._exit_code
 
@@ -90,6 +97,8 @@ class Supervisor:
                 # Not left to the private Redis, which may have to be restarted, empty: all workers must mean the same scopes.
                 self._scope_key = SecretStr(secrets.token_hex(32))
         self._held = self._hold(settings)
+        if settings.server.admin is not None:
+            self._folder = TemporaryDirectory(prefix="soloflight-", ignore_cleanup_errors=True)  # made with mode 0700
 
     def _hold(self, settings: Settings) -> socket.socket:
         """Bind without listening: the port stays ours while workers come and go, and port 0 becomes one port for all."""
@@ -129,9 +138,16 @@ class Supervisor:
             self._plugins,
             lambda: self.for_worker(index, with_fixed(self._reload(), self._settings)[0]),
             beat_s=self._watch_s,
+            team=self._team(index),
             close=[self._wake, *(sibling.channel for sibling in self._workers.values())],
         )
         self._workers[worker.pid] = worker
+
+    def _team(self, index: int) -> Team | None:
+        """Whom the one admin listener speaks for; None where there is none."""
+        if self._folder is None:
+            return None
+        return Team(index, self._settings.server.workers, Path(self._folder.name), os.getpid())
 
     def _supervise(self) -> None:
         while self._workers or self._due:

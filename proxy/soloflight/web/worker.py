@@ -7,14 +7,15 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Self
 
 from soloflight.config.models import Settings
 from soloflight.plugins import Plugins
-from soloflight.web.control import NOT_RELOADED, READY, RELOADED, Channel
+from soloflight.web.control import NOT_RELOADED, READY, RELOADED, Channel, Control
 from soloflight.web.serve import Reload, serve_process
+from soloflight.web.team import Team
 
 log = logging.getLogger("soloflight")
 
@@ -45,18 +46,20 @@ class Worker:
         reload: Reload,
         *,
         beat_s: float | None,
+        team: Team | None,
         close: Iterable[socket.socket],
     ) -> Self:
         """Begin a worker.
 
-        ``beat_s``: how often it says that it lives, None: never. ``close``: sockets of the supervisor's that it must not hold open.
+        ``beat_s``: how often it says that it lives, None: never. ``team``: whom its admin listener speaks for, None: itself.
+        ``close``: sockets of the supervisor's that it must not hold open.
         """
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
             for sock in (ours, *close):
                 sock.close()
-            _live(index, settings, plugins, reload, theirs, beat_s=beat_s)
+            _live(index, settings, plugins, reload, lambda: Channel(theirs, beat_s, team))
         theirs.close()
         ours.setblocking(False)
         now = time.monotonic()
@@ -121,7 +124,7 @@ def _noted(number: int, frame: object) -> None:
 
 
 def _live(
-    index: int, settings: Settings, plugins: Plugins, reload: Reload, channel: socket.socket, *, beat_s: float | None
+    index: int, settings: Settings, plugins: Plugins, reload: Reload, make_control: Callable[[], Control]
 ) -> None:
     """The child's whole life; it never returns into the supervisor's code."""
     code = 1
@@ -130,7 +133,7 @@ def _live(
         for number in COUNTED:
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        code = serve_process(settings, plugins, reload, lambda: Channel(channel, beat_s))
+        code = serve_process(settings, plugins, reload, make_control)
     except BaseException:
         log.exception("worker %d failed", index)
     finally:
