@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from soloflight.core.flight import Abandon, Answered, Fail, Notice, Operation, Reply, Seal
+from soloflight.core.flight import Abandon, Answered, Fail, Joined, Notice, Operation, Reply, Seal
 from soloflight.core.frames import Recording
 from soloflight.core.session import SessionOperation, SessionReply
 from soloflight.flow.tasks import Tasks
@@ -22,14 +22,14 @@ from soloflight_redis.keys import Names
 from soloflight_redis.notices import WORD, read_entry
 from soloflight_redis.operations import (
     Invocation,
-    inline_result,
+    came_along,
     invocation,
     reply,
     result_context,
     seal_without_result,
 )
 from soloflight_redis.scope import ScopeKey
-from soloflight_redis.scripts import build
+from soloflight_redis.scripts import INLINE_ENTRIES, build
 from soloflight_redis.servers import Servers, Single
 from soloflight_redis.sessions import session_invocation, session_reply
 from soloflight_redis.topology import Dialer, Kind, read_url
@@ -73,7 +73,7 @@ class RedisCoordinator:
         self._cipher = make_cipher(options.encryption_key, options.encryption_key_previous)
         self._scripts = build(sharded=self._target.kind is Kind.CLUSTER, clock_key=options.clock_key)
         self._tasks = Tasks("redis")
-        self._aside: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._aside: OrderedDict[tuple[type, str, int], Sequence[Any]] = OrderedDict()
         self._sizes: OrderedDict[tuple[str, int], int] = OrderedDict()
         self._backend: Backend | None = None
         self._hearing: Hearing | None = None
@@ -147,8 +147,8 @@ class RedisCoordinator:
             answer = reply(op, said)
         except Unreadable as error:
             raise BackendError(str(error)) from error
-        if isinstance(answer, Answered):
-            self._put_aside(key, answer, inline_result(said))
+        if isinstance(answer, Answered | Joined):
+            self._put_aside(key, answer, came_along(said))
         return answer
 
     async def _flight(self, key: str, call: Invocation) -> list[Any]:
@@ -162,11 +162,12 @@ class RedisCoordinator:
             except BackendError:
                 log.debug("a flight could not be dropped")
 
-    def _put_aside(self, key: str, answer: Answered, value: bytes | None) -> None:
-        """Keep what ``result`` will be asked for next: the value that came along, or at least its size."""
-        self._sizes[key, answer.number] = answer.size
-        if value is not None:
-            self._aside[key, answer.number] = value
+    def _put_aside(self, key: str, answer: Answered | Joined, found: Sequence[Any]) -> None:
+        """Keep what ``result`` or ``log`` will be asked for next, if it came along; and how large a result may be."""
+        if isinstance(answer, Answered):
+            self._sizes[key, answer.number] = answer.size
+        if found:
+            self._aside[type(answer), key, answer.number] = found
         for kept in (self._sizes, self._aside):
             while len(kept) > KEPT_ASIDE:
                 kept.popitem(last=False)
@@ -176,33 +177,42 @@ class RedisCoordinator:
     async def result(self, key: str, number: int) -> Recording | None:
         """The sealed result of attempt ``number``, or None where it is gone or unreadable. Raises BackendError."""
         size = self._sizes.get((key, number))
-        value = self._aside.pop((key, number), None)
-        if value is None:
+        found = self._aside.pop((Answered, key, number), None)
+        if found is None:
             most = MOST_BYTES if size is None else size * (1 + FRAME_BYTES) + EXTRA_BYTES
-            said = await self._flight(key, Invocation("result", (number, most), large=True))
-            value = said[1] if len(said) > 1 else None
+            found = (await self._flight(key, Invocation("result", (number, most), large=True)))[1:]
+        value = found[0] if found else None
         if not isinstance(value, bytes):
             return None
         try:
-            found = unpack_result(self._cipher.unlock(value, result_context(key, number)), key, number)
+            return unpack_result(self._cipher.unlock(value, result_context(key, number)), key, number)
         except Unreadable as error:
             self._miss(error)
             return None
-        return found
 
     async def log(self, key: str, number: int, after: int) -> list[Batch]:
         """Published batches of attempt ``number`` with index > ``after``, contiguous. Raises BackendError."""
-        batches: list[Batch] = []
+        known = self._aside.pop((Joined, key, number), ())
+        batches = self._contiguous(key, number, after, known[after:])
+        if batches and len(known) < INLINE_ENTRIES:
+            return batches  # all that there was came with the look
         while True:
             call = Invocation("log", (number, after + len(batches), PAGE_BYTES), large=True)
-            said = await self._flight(key, call)
-            for entry in said[2:]:
-                batch = self._batch(key, number, entry)
-                if batch is None or batch.index != after + len(batches) + 1:
-                    return batches
-                batches.append(batch)
-            if len(said) <= 2 or after + len(batches) >= int(said[1]):
+            _, total, *entries = await self._flight(key, call)
+            page = self._contiguous(key, number, after + len(batches), entries)
+            batches += page
+            if not page or len(page) < len(entries) or after + len(batches) >= int(total):
                 return batches
+
+    def _contiguous(self, key: str, number: int, after: int, entries: Sequence[object]) -> list[Batch]:
+        """The batches in these entries of a log, up to the first that is not the next one, or unreadable."""
+        batches: list[Batch] = []
+        for entry in entries:
+            batch = self._batch(key, number, entry)
+            if batch is None or batch.index != after + len(batches) + 1:
+                break
+            batches.append(batch)
+        return batches
 
     def _batch(self, key: str, number: int, entry: object) -> Batch | None:
         try:

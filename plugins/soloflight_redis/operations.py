@@ -46,7 +46,7 @@ from soloflight_redis.codec import Unreadable, pack_fault, pack_frames, pack_res
 Argument: TypeAlias = str | bytes | int
 
 INLINE_BYTES = 64 << 10
-"""A stored result of at most this many bytes comes with the reply that promises it."""
+"""A stored result of at most this many bytes comes with the reply that promises it, and so does a log to a look."""
 
 
 LARGE_BYTES = 128 << 10
@@ -215,6 +215,6 @@ _IN: dict[bytes, Callable[[Operation, Sequence[Any]], Reply]] = {
 }
 
 
-def inline_result(said: Sequence[Any]) -> bytes | None:
-    """The stored result that came with an ``answered``, if one did."""
-    return said[7] if len(said) > 7 and said[0] == b"answered" and isinstance(said[7], bytes) else None
+def came_along(said: Sequence[Any]) -> Sequence[Any]:
+    """What came with an ``answered`` (its stored result) or a ``joined`` (the first entries of its log)."""
+    return said[7:]

@@ -21,6 +21,9 @@ SHARED = "shared.lua"
 GARBAGE_MS = 15_000
 """How long after its last date Redis keeps what has become garbage: long enough to read what was just promised."""
 
+INLINE_ENTRIES = 16
+"""As many entries of a log, at most, come with the reply to a look."""
+
 SERVER_CLOCK = "local time = redis.call('TIME') local now = time[1] * 1000 + math.floor(time[2] / 1000)"
 
 
@@ -44,7 +47,7 @@ def build(*, sharded: bool = False, clock_key: str = "") -> dict[str, Script]:
         clock,
         f"local PUBLISH = '{'SPUBLISH' if sharded else 'PUBLISH'}'",
         f"local REMEMBERED_MS, SESSION_REMEMBERED_MS = {REMEMBERED_MS}, {SESSION_REMEMBERED_MS}",
-        f"local GARBAGE_MS = {GARBAGE_MS}",
+        f"local GARBAGE_MS, INLINE_ENTRIES = {GARBAGE_MS}, {INLINE_ENTRIES}",
     ]
     root = files("soloflight_redis").joinpath("lua")
     start = "\n".join([*first, root.joinpath("common.lua").read_text("utf-8")])

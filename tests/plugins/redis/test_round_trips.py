@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from harness.redis import RedisServer
 from redis_world.parties import at_key, parties
-from soloflight.core.flight import Answered, Done, Owned
+from soloflight.core.flight import Answered, Done, Joined, Owned
 from soloflight.testing.party import ANSWER, recording
 from soloflight_redis import RedisCoordinator, soloflight_coordinator
 
@@ -94,6 +94,31 @@ async def test_a_thousand_claims_at_once_are_a_thousand_commands_and_few_reads(
         assert all(isinstance(reply, Owned) for reply in replies)
         assert sent["evalsha"] == 1_000
         assert reads < before + 200
+
+
+@pytest.mark.parametrize(("batches", "trips"), [(1, 1), (15, 1), (16, 2), (40, 2)])
+async def test_a_short_log_comes_with_the_look(
+    redis_server: RedisServer, client: redis.Redis, batches: int, trips: int
+) -> None:
+    async with parties(redis_server.url, redis_server.url) as (a, b):
+        fence = await a.run()
+        for index in range(1, batches + 1):
+            await a.append(fence, index)
+        await b.claim()
+        await b.log(fence.number)
+        with counted(client) as sent:
+            assert isinstance(await b.claim(claim=False, watch_ms=3_000), Joined)
+            assert [index for index, _ in await b.log(fence.number)] == list(range(1, batches + 1))
+        assert sent["evalsha"] == trips
+        await b.look()
+        assert [index for index, _ in await b.log(fence.number, after=batches)] == []
+        await b.look()
+        assert [index for index, _ in await b.log(fence.number, after=batches - 1)] == [batches]
+        await b.look()
+        large = recording(b"x" * 200_000)
+        await a.seal(fence, large)
+        assert isinstance(await b.claim(), Answered)
+        assert await b.result(fence.number) == large  # no entry of the log is taken for it
 
 
 async def test_values_kept_aside_do_not_pile_up(redis_server: RedisServer) -> None:

@@ -1,6 +1,6 @@
 -- Claim: the answer, a seat among the followers, or the owner's lease.
 --
--- owned NUMBER FLIGHT ATTEMPT STATE | joined NUMBER FLIGHT OWNER STATE FRAMES DUE_MS
+-- owned NUMBER FLIGHT ATTEMPT STATE | joined NUMBER FLIGHT OWNER STATE FRAMES DUE_MS [ENTRY …]
 -- answered NUMBER FLIGHT SIZE AGE_MS TTL_MS KEPT [RESULT] | faulted NUMBER FLIGHT TTL_MS FAULT
 -- poisoned NUMBER FLIGHT TTL_MS | wait NUMBER WAIT_MS | stale NUMBER | absent | mismatch
 
@@ -90,7 +90,12 @@ if state == 'P' or state == 'R' then
       expire(WATCHERS, flight)
       if node ~= flight.owner then ring(flight.owner) end
     end
-    return reply('joined', flight.number, flight.id, flight.owner, state, number(flight.frames), due - now + 1)
+    local joined = reply('joined', flight.number, flight.id, flight.owner, state, number(flight.frames), due - now + 1)
+    -- A follower looks once it listens, to read what was published before. A short log comes along.
+    if may_own == '0' and number(flight.frames) > 0 and number(flight.size) <= number(inline_bytes) then
+      for _, entry in ipairs(call('LRANGE', LOG, 0, INLINE_ENTRIES - 1)) do joined[#joined + 1] = entry end
+    end
+    return joined
   end
 
   -- exhausted: the last attempt lapsed
