@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
@@ -34,7 +34,7 @@ class Endpoint:
     connect_timeout_s: float = 5.0
     limit: int = 0
     tls: ssl.SSLContext | bool = True
-    proxy: str | None = None
+    proxy: str | None = field(default=None, repr=False)  # it may hold a password
     read_limit: int = READ_BUFFER
 
 

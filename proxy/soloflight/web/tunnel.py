@@ -8,6 +8,9 @@ from soloflight.flow.link import Link
 from soloflight.web.connection import Connection
 
 
+FLUSH_S = 5.0
+
+
 async def tunnel(client: Connection, upstream: Link, idle_s: float) -> None:
     """Pump bytes both ways until one side closes, or both are silent for ``idle_s``. The other side is then closed, too."""
     loop = asyncio.get_running_loop()
@@ -63,7 +66,7 @@ async def tunnel(client: Connection, upstream: Link, idle_s: float) -> None:
     finally:
         client.relay = upstream.relay = None
         client.on_writable = upstream.on_writable = upstream.on_lost = None
-        if upstream.transport is not None:
-            upstream.transport.close()
-        if client.transport is not None:
-            client.transport.close()
+        for side in (upstream.transport, client.transport):
+            if side is not None:
+                side.close()  # what was written still leaves, but a peer that takes nothing is not waited for long
+                loop.call_later(FLUSH_S, side.abort)

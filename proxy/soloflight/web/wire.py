@@ -11,7 +11,7 @@ from http import HTTPStatus
 
 import orjson
 
-from soloflight.core.errors import Fault
+from soloflight.core.errors import Code, Fault
 from soloflight.core.fields import BODYLESS, shared_fields
 from soloflight.core.frames import Field, Head
 from soloflight.ports import Role
@@ -184,6 +184,8 @@ def error_answer(fault: Fault, request_id: str, *, keep_alive: bool, flight: str
         f'Proxy-Status: soloflight; error={code.proxy_status}; details="{code.code}"',
         "Cache-Control: no-store",
     ]
+    if code is Code.UNAUTHORIZED:
+        lines.append('WWW-Authenticate: Bearer realm="soloflight"')
     if request_id:
         lines.append(f"X-Soloflight-Request-Id: {request_id}")
     if flight:
