@@ -90,12 +90,19 @@ class Hearing:
             self._node_ear = Ear(self._dialer(self._node_channel), self._tasks, self)
         else:
             self._node_ear = self._ear(self._node_channel)
-        held = [self._node_ear.hold(channel) for channel in (self._node_channel, self._names.fleet)]
-        done, _ = await asyncio.wait(held, timeout=self._bound_s)
+        node_held, fleet_held = (self._node_ear.hold(channel) for channel in (self._node_channel, self._names.fleet))
+        done, late = await asyncio.wait([node_held, fleet_held], timeout=self._bound_s)
+        if fleet_held in late:
+            fleet_held.add_done_callback(self._late)
         for future in done:
             if (error := future.exception()) is not None:
                 log.error("redis does not let this node listen: %s", error)
         self._tasks.spawn(self._probe(), "redis hearing probe")
+
+    def _late(self, held: asyncio.Future[None]) -> None:
+        """Redis was away at the start: what was said until now has been missed."""
+        if not held.cancelled() and held.exception() is None:
+            self.on_gap(self._names.fleet)
 
     def close(self) -> None:
         """Hear nothing any more."""

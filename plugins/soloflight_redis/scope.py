@@ -1,8 +1,8 @@
 """The fleet's secret for credential scopes: 32 random bytes under one key, made by whoever comes first.
 
 Who starts while Redis is away takes random bytes of its own, so that it can serve, and offers them to Redis on its return. If
-the fleet has others by then, those are given out from then on: whoever asked before had a scope of its own, and shared with
-nobody. That is safe, and it is told in the log. Encrypted where ``redis.encryption_key`` is set.
+the fleet has others by then, those are given out to who asks from then on; whoever goes on with the first ones has scopes of
+its own, and shares with no other process. That is safe, and it is told in the log. Encrypted where ``redis.encryption_key`` is set.
 """
 
 from __future__ import annotations
@@ -72,4 +72,6 @@ class ScopeKey:
         except BackendError:
             return
         if self._key != own:
-            log.warning("the fleet has another scope key than this process started with: new requests share with it")
+            log.error(
+                "the fleet has another scope key than this process started with: restart it, or it shares with no other"
+            )

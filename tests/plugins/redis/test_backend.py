@@ -280,6 +280,7 @@ async def test_without_redis_it_opens_and_says_so_once(
         await refused(a.listen(), 0.1)
         assert len(warnings(caplog)) == 1
         assert "answering 503" in warnings(caplog)[0]
+        assert a.words.items == []
         again = await asyncio.to_thread(server.again)
         try:
             await eventually(lambda: a.coordinator.up)
@@ -287,6 +288,7 @@ async def test_without_redis_it_opens_and_says_so_once(
             there, _ = await a.listen()
             await a.start(fence)
             await there.until(bool)
+            await a.words.until(lambda words: "" in words)  # what was said before it could hear is missed
         finally:
             again.stop()
 
