@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from soloflight.core.errors import Code, Fault
 from soloflight.core.frames import Body, End, Frame, Head
-from soloflight.core.log import WINDOW_FLOOR, Cursor, FellBehind, Log
+from soloflight.core.log import WAKE_SLICE, WINDOW_FLOOR, Cursor, FellBehind, Log
 
 HEAD = Head(200, b"OK", ((b"Content-Type", b"text/plain"),))
 FAULT = Fault(Code.UPSTREAM_TRUNCATED, "cut")
@@ -98,6 +100,38 @@ def test_who_has_left_is_not_woken() -> None:
     cursor.detach()
     log.append(HEAD)
     assert woken == []
+
+
+def test_a_crowd_is_woken_in_turns_of_the_loop_each_once() -> None:
+    turns: list[Callable[[], None]] = []
+    log = Log(100, later=turns.append)
+    woken: list[int] = []
+    for number in range(2 * WAKE_SLICE + 1):
+        log.attach().wait(partial(woken.append, number))
+    log.append(HEAD)
+    assert (woken, len(turns)) == (list(range(WAKE_SLICE)), 1)
+    log.append(Body(b"a"))
+    turns.pop()()
+    assert (len(woken), len(turns)) == (2 * WAKE_SLICE, 1)
+    turns.pop()()
+    assert (woken, turns) == (list(range(2 * WAKE_SLICE + 1)), [])
+
+
+def test_without_a_loop_a_crowd_is_woken_at_once() -> None:
+    log = Log(100)
+    woken: list[int] = []
+    for number in range(WAKE_SLICE + 1):
+        log.attach().wait(partial(woken.append, number))
+    log.append(HEAD)
+    assert len(woken) == WAKE_SLICE + 1
+
+
+@pytest.mark.parametrize(("frames", "faulted"), [([], False), ([HEAD, End()], False), ([HEAD, End(FAULT)], True)])
+def test_a_cursor_knows_whether_its_log_ended_in_a_fault(frames: list[Frame], faulted: bool) -> None:
+    log = Log(100)
+    cursor = log.attach()
+    log.append(*frames)
+    assert cursor.faulted is faulted
 
 
 def test_listeners_are_counted_without_taps_and_leave_once() -> None:

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from harness.process import eventually
 from nodes import Client, NodeAt, Town
 from soloflight.core.flight import Append, Claim, Seal
 from soloflight.ports import Role
@@ -181,3 +182,59 @@ async def test_a_large_answer_is_published_in_bounded_batches(town: Town) -> Non
     batches = owner.wire.done(Append)
     assert [op.index for op in batches] == list(range(1, len(batches) + 1))
     assert b"".join(f.data for op in batches for f in op.frames if hasattr(f, "data")) == second.body
+
+
+# ── frames that are taken in the call that appends them ─────────────────────────────────────────────────────────────
+
+
+async def test_frames_are_pushed_as_they_are_appended_and_no_task_wakes(town: Town) -> None:
+    gate = asyncio.Event()
+    town.upstream.play(sse(CH, gate, FIN, DONE))
+    owner, other = await town.node(), await town.node()
+    clients = [await node.ask(town.call(), pushed=True) for node in (owner, owner, other, other)]
+    turns = dict.fromkeys(clients, 0)
+
+    async def read(client: Client) -> None:
+        while not client.over and client.end is None:
+            turns[client] += 1
+            await client.step()
+
+    reading = [asyncio.create_task(read(client)) for client in clients]
+    await eventually(lambda: all(client.body == CH for client in clients))
+    gate.set()
+    async with asyncio.timeout(5):
+        await asyncio.gather(*reading)
+    assert [(client.body, client.whole) for client in clients] == [(ANSWER, True)] * 4
+    assert set(turns.values()) == {1}, "each waited once, and was woken for the end"
+
+
+async def test_a_client_whose_push_fails_is_alone_with_it(town: Town) -> None:
+    gate = asyncio.Event()
+    town.upstream.play([gate, *sse(CH, FIN, DONE)])
+    node = await town.node()
+    broken, sound = await node.ask(town.call(), pushed=True), await node.ask(town.call(), pushed=True)
+
+    def fails(_: object) -> bool:
+        raise ValueError("this client's own")
+
+    broken.push = fails
+    failing = asyncio.create_task(broken.read())
+    reading = asyncio.create_task(sound.read())
+    await town.upstream.wait_calls(1)
+    gate.set()
+    with pytest.raises(ValueError, match="own"):
+        await failing
+    assert ((await reading).body, sound.whole) == (ANSWER, True)
+    assert [event.kept for event in node.ended] == ["kept"]
+
+
+async def test_a_client_that_does_not_take_what_is_pushed_gets_it_by_its_task(town: Town) -> None:
+    gate = asyncio.Event()
+    town.upstream.play([gate, *sse(CH, FIN, DONE)])
+    node = await town.node()
+    client = await node.ask(town.call())
+    client.push = lambda _: False
+    reading = asyncio.create_task(client.read())
+    await town.upstream.wait_calls(1)
+    gate.set()
+    assert ((await reading).body, client.whole) == (ANSWER, True)

@@ -7,9 +7,11 @@ import math
 
 import pytest
 
+from harness.process import eventually
 from nodes import Town
 from soloflight.core.errors import Code
 from soloflight.core.flight import Owned, Renew, Seal
+from soloflight.core.log import WAKE_SLICE
 from soloflight.flow.patience import Patience, Patrol
 from soloflight.ports import Role
 from soloflight.testing.chat import CH, DONE, FIN, content
@@ -48,6 +50,21 @@ async def test_with_bytes_sent_a_follower_is_cut_and_without_it_starts_again(tow
     assert (unsent.body, unsent.whole, unsent.heads) == (content("new") + FIN + DONE, True, 2)
     assert late.body == unsent.body
     assert town.upstream.calls == 2
+
+
+@pytest.mark.parametrize("pushed", [True, False])
+async def test_a_crowd_that_had_sent_nothing_moves_to_the_new_attempt_whole(town: Town, pushed: bool) -> None:
+    """More than are woken in one turn of the loop: those of the later turns stand in the new log already when they are."""
+    town.upstream.play(sse(CH, HANG, last=False), sse(content("new"), FIN, DONE))
+    owner, other = await town.node(), await town.node()
+    await owner.ask(town.call())
+    crowd = [await other.ask(town.call(), commits=False, pushed=pushed) for _ in range(WAKE_SLICE * 2 + 50)]
+    reading = [asyncio.create_task(client.read()) for client in crowd]
+    await eventually(lambda: all(client.body == CH for client in crowd))
+    await owner.crash()
+    await asyncio.gather(*reading)
+    assert {client.body for client in crowd} == {content("new") + FIN + DONE}
+    assert all(client.whole for client in crowd)
 
 
 async def test_of_many_nodes_one_takes_over_and_the_others_follow_it(town: Town) -> None:

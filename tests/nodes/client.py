@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Self
 
 from soloflight.core.errors import Code
-from soloflight.core.frames import Body, End, Head
+from soloflight.core.frames import Body, End, Frame, Head
 from soloflight.core.log import FellBehind
 from soloflight.flow.listen import Listener
 from soloflight.ports import Role
@@ -16,11 +16,16 @@ PATIENCE_S = 5.0
 
 
 class Client:
-    """Reads one listener. ``commits`` False: a door that has not been able to send a byte yet."""
+    """Reads one listener. ``commits`` False: a door that has not been able to send a byte yet.
 
-    def __init__(self, listener: Listener, *, commits: bool = True) -> None:
+    ``pushed``: it takes frames in the call that appends them, as a door does whose client takes bytes.
+    """
+
+    def __init__(self, listener: Listener, *, commits: bool = True, pushed: bool = False) -> None:
         self.listener = listener
         self.commits = commits
+        self.push = self._push if pushed else None
+        self.over = False
         self.head: Head | None = None
         self.heads = 0
         self.pieces: list[bytes] = []
@@ -55,10 +60,18 @@ class Client:
     async def step(self) -> None:
         """Take the next frames, whatever they are."""
         try:
-            frames = await self.listener.next()
+            frames = await self.listener.next(self.push)
         except FellBehind:
             self.fell_behind = True
             return
+        self.over = not frames
+        self._take(frames)
+
+    def _push(self, frames: list[Frame]) -> bool:
+        self._take(frames)
+        return True
+
+    def _take(self, frames: list[Frame]) -> None:
         for frame in frames:
             if isinstance(frame, Head):
                 self.head = frame
@@ -74,7 +87,7 @@ class Client:
     async def until(self, holds: Callable[[], object]) -> Self:
         """Read until ``holds()``, the end, or out of the window; fails after ``PATIENCE_S``."""
         async with asyncio.timeout(PATIENCE_S):
-            while not holds() and self.end is None and not self.fell_behind:
+            while not holds() and self.end is None and not self.fell_behind and not self.over:
                 await self.step()
         return self
 

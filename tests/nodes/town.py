@@ -45,9 +45,9 @@ class NodeAt:
     def __repr__(self) -> str:
         return f"NodeAt({self.node!r})"
 
-    async def ask(self, call: Call, *, commits: bool = True) -> Client:
+    async def ask(self, call: Call, *, commits: bool = True, pushed: bool = False) -> Client:
         """A client for ``call``."""
-        client = Client(await self.node.listen(call), commits=commits)
+        client = Client(await self.node.listen(call), commits=commits, pushed=pushed)
         self.clients.append(client)
         return client
 

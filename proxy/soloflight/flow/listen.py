@@ -111,18 +111,25 @@ class Listener:
         flight, cursor = self._flight, self._cursor
         if woken.done() or flight is None or cursor is None:
             return
-        left: list[Frame] | None = None
+        left: list[Frame] = []
         if push is not None and not cursor.faulted and not flight.away:
             with suppress(FellBehind):  # the task meets it again
                 left = cursor.take()
-        if left:
-            self._learn(flight)
-            if push is not None and push(left):
-                if not isinstance(left[-1], End):
-                    cursor.wait(partial(self._ring, woken, push))
-                    return
-                left = []
-        woken.set_result(left)
+        if push is None or not left:  # nothing, where the cursor has moved to another log since it was woken: the task looks
+            woken.set_result(None)
+            return
+        self._learn(flight)
+        try:
+            taken = push(left)
+        except Exception as error:  # one client's trouble is not the owner's, in whose call this runs
+            woken.set_exception(error)
+            return
+        if not taken:
+            woken.set_result(left)
+        elif isinstance(left[-1], End):
+            woken.set_result([])
+        else:
+            cursor.wait(partial(self._ring, woken, push))
 
     def _not_mine(self, flight: Flight, last: Frame) -> bool:
         """Whether the flight ended because its owner's session was busy, and this listener is of another one."""
