@@ -77,7 +77,7 @@ class Manager:
 
 async def _eventually(holds: Callable[[], bool], within_s: float) -> None:
     async with asyncio.timeout(within_s):
-        while not holds():  # noqa: ASYNC110 - another process changes it
+        while not holds():
             await asyncio.sleep(0.005)
 
 

