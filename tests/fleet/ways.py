@@ -94,6 +94,10 @@ class Way:
         """Redis gets the next request with ``to`` in it, its reply is lost."""
         self.do(lambda faults: faults.lose_reply(to, cut=cut))
 
+    def double_reply(self, to: bytes) -> None:
+        """The reply to the next request with ``to`` in it comes twice."""
+        self.do(lambda faults: faults.double_reply(to))
+
     @property
     def replies_lost(self) -> int:
         return self.faults.replies_lost

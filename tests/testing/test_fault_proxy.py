@@ -170,3 +170,14 @@ async def test_tells_of_a_request_before_it_goes_on(client: RawClient, faults: F
     assert faults.up.bytes == sum(map(len, seen))
     faults.heal()
     assert faults.before_request is None
+
+
+async def test_doubles_the_reply_to_one_request(client: RawClient, faults: FaultProxy) -> None:
+    faults.double_reply(b"/twice")
+    assert (await client.ask(GET)).status == 200
+    twice = await client.ask(request("GET", "/twice"))
+    again = client.parser.rest
+    assert twice.body == b"/twice"
+    assert again == b"" or again.startswith(b"HTTP/1.1 200")
+    await client.send(GET)
+    assert (await client.finish()).body == b"/twice", "the reply that nobody had asked for comes first"

@@ -1,6 +1,6 @@
 """A TCP proxy that misbehaves on demand: between the proxy and its backend, or anywhere else.
 
-It can delay, swallow, hold, cut and refuse, per direction and at runtime, lose the reply to one chosen
+It can delay, swallow, hold, cut and refuse, per direction and at runtime, lose or double the reply to one chosen
 request, and make chosen connections half-open. It knows no protocol: a "request" is what one read gave, true of
 clients that wait for replies.
 ``up`` is from the client to the target, ``down`` is back.
@@ -13,10 +13,19 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable
+from enum import Enum
 from types import TracebackType
 from typing import Self
 
 HELD_BYTES = 64 << 20  # a direction of a connection that holds more than this is cut
+
+
+class Fate(Enum):
+    """What becomes of one chosen reply."""
+
+    LOST = "lost"
+    CUT = "lost, and its connection is cut"
+    DOUBLED = "doubled"
 
 
 class Direction:
@@ -96,7 +105,7 @@ class _Link(asyncio.Protocol):
         self.down = _Lane(self, proxy.down)
         self.down.sink = client.transport
         self.marked = False
-        self._cut_at_reply: bool | None = None  # None: replies pass; else the next one is lost, and then cut?
+        self._fate: Fate | None = None  # of the next reply
 
     def __repr__(self) -> str:
         return f"<_Link up={self.up!r} down={self.down!r}>"
@@ -109,18 +118,19 @@ class _Link(asyncio.Protocol):
         """Bytes, or ``b""`` for the end, came from the client."""
         if data:
             self.proxy._look_at(self, data)
-            self._cut_at_reply = self.proxy._fate_of_reply(data, self._cut_at_reply)
+            self._fate = self.proxy._fate_of_reply(data, self._fate)
         self.up.put(data)
         self._bound()
 
     def data_received(self, data: bytes) -> None:
-        cut, self._cut_at_reply = self._cut_at_reply, None
-        if cut is None:
-            self.down.put(data)
+        fate, self._fate = self._fate, None
+        if fate is None or fate is Fate.DOUBLED:
+            for _ in range(1 if fate is None else 2):
+                self.down.put(data)
             self._bound()
             return
         self.proxy.replies_lost += 1
-        if cut:
+        if fate is Fate.CUT:
             self.end(reset=True)
 
     def eof_received(self) -> bool:
@@ -173,7 +183,7 @@ class FaultProxy:
         self.mark = b""  # connections on which the client has sent this can be muted
         self.accepted = 0
         self.replies_lost = 0
-        self._lose: deque[tuple[bytes, bool]] = deque()
+        self._fates: deque[tuple[bytes, Fate]] = deque()
         self._links: set[_Link] = set()
         self._server: asyncio.Server | None = None
 
@@ -240,7 +250,11 @@ class FaultProxy:
         Without ``cut`` the connection stays and the client waits. May be called several times: each call is
         good for one reply, in order.
         """
-        self._lose.append((to, cut))
+        self._fates.append((to, Fate.CUT if cut else Fate.LOST))
+
+    def double_reply(self, to: bytes = b"") -> None:
+        """The reply to the next request with ``to`` in it comes twice."""
+        self._fates.append((to, Fate.DOUBLED))
 
     def heal(self) -> None:
         """Take every fault back. What was lost stays lost, and a muted connection muted."""
@@ -248,7 +262,7 @@ class FaultProxy:
         self.up.swallow = self.down.swallow = False
         self.refuse = False
         self.before_request = None
-        self._lose.clear()
+        self._fates.clear()
         self.resume()
 
     def _look_at(self, link: _Link, data: bytes) -> None:
@@ -256,9 +270,9 @@ class FaultProxy:
         if self.before_request is not None:
             self.before_request(data)
 
-    def _fate_of_reply(self, request: bytes, so_far: bool | None) -> bool | None:
-        if self._lose and self._lose[0][0] in request:
-            return self._lose.popleft()[1]
+    def _fate_of_reply(self, request: bytes, so_far: Fate | None) -> Fate | None:
+        if self._fates and self._fates[0][0] in request:
+            return self._fates.popleft()[1]
         return so_far
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
