@@ -65,6 +65,15 @@ class Way:
 
         self.do(dig)
 
+    def lead_to(self, port: int) -> None:
+        """From now on this address leads to another server; what is open is reset."""
+
+        def lead(faults: FaultProxy) -> None:
+            faults.target = ("127.0.0.1", port)
+            faults.cut()
+
+        self.do(lead)
+
     def cut(self) -> int:
         """Reset what is open; new connections are served."""
         return self.do(FaultProxy.cut)
