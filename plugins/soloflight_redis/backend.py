@@ -38,7 +38,7 @@ from soloflight_redis.wire import Lane, Lost, packed
 
 log = logging.getLogger("soloflight.redis")
 
-PROBE_S = (0.5, 1.0)
+FIRST_PROBE_S, PROBE_S = (0.05, 0.2), (0.5, 1.0)
 """Between these the prober waits before each look at a Redis that is away (the promise is 5 s)."""
 PROBE_BOUND_S = 2.0
 TURNS = 5
@@ -201,16 +201,19 @@ class Backend:
 
     async def _watch(self) -> None:
         """While the breaker is open: one probe after the other, until one succeeds."""
+        pause_s = FIRST_PROBE_S
         while True:
             await self._tripped.wait()
-            await asyncio.sleep(random.uniform(*PROBE_S))  # noqa: S311 - spread, not secrecy
+            await asyncio.sleep(random.uniform(*pause_s))  # noqa: S311 - spread, not secrecy
             self.breaker.probe()
             try:
                 await self._look()
             except Lost as error:
                 self._trip(str(error))
+                pause_s = PROBE_S
                 continue
             self._tripped.clear()
+            pause_s = FIRST_PROBE_S
             if self.breaker.recover():
                 log.warning("redis %s is back", self._shown)
                 for tell in self.on_return:
@@ -222,7 +225,8 @@ class Backend:
         command = packed("SET", self._names.health, 1, "PX", 60_000)
         await self._servers.lane(self._names.health, large=False, until=until)
         why = "no server"
-        for lane in self._servers.any_lanes():
+        lanes = self._servers.any_lanes()
+        for lane in (*lanes, *lanes):
             try:
                 said = await lane.send(command, until)
             except Lost as error:

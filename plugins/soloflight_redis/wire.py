@@ -57,7 +57,10 @@ class Outbox:
             await self._more.wait()
             self._more.clear()
             out, self._out = self._out, []
-            await connection.send_packed_command(out, check_health=False)
+            try:
+                await connection.send_packed_command(out, check_health=False)
+            except RuntimeError as error:  # uvloop's word for a transport that is closed
+                raise ConnectionResetError("the connection was lost") from error
 
 
 class Wire:
