@@ -82,7 +82,7 @@ async def test_a_seat_is_given_back_once(floor: Floor) -> None:
     await first.release()
     assert second.seated
     assert floor.holder() == second.nonce
-    assert node.count(Release) == 1
+    assert (node.count(Release), node.count(Withdraw)) == (1, 0)
 
 
 async def test_it_is_given_back_even_if_who_waits_for_that_is_cancelled(floor: Floor) -> None:
@@ -100,7 +100,9 @@ async def test_it_is_given_back_even_if_who_waits_for_that_is_cancelled(floor: F
 
 async def test_a_seat_that_was_never_wished_for_is_given_back_for_nothing(floor: Floor) -> None:
     node = await floor.node()
-    await node.seats.seat(KEY, QUEUE, "flight", never_asked).release()
+    seat = node.seats.seat(KEY, QUEUE, "flight", never_asked)
+    assert not await seat.wanted()
+    await seat.release()
     assert node.ops == []
 
 
@@ -181,6 +183,16 @@ async def test_a_queue_that_is_full_is_busy_at_once(floor: Floor, monkeypatch: p
     assert floor.queue() == [waiting.seat.nonce]
 
 
+async def test_a_turn_that_comes_at_the_last_moment_is_taken(floor: Floor) -> None:
+    a, b = await floor.node(), await floor.node()
+    first = await floor.job(a).seated()
+    b.gate = asyncio.Event()
+    second = await floor.waiting(b, replace(QUEUE, session_wait=0.0))
+    await first.release()
+    b.gate.set()
+    assert (await second.seated()).seated
+
+
 # ── rejecting ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -191,11 +203,13 @@ async def test_a_newcomer_is_busy_as_soon_as_the_holder_has_answered(
     a, b = await floor.node(), await floor.node()
     first = floor.job(a, REJECT)
     await first.seated()
-    error = await floor.job(b, REJECT).refused()
+    error = await floor.job(b, replace(REJECT, pending_lease=200.0)).refused()
     assert (error.fault.code, error.fault.retry_after_s) == (Code.SESSION_BUSY, 1)
     assert first.contests == 1
     assert first.seat.seated
     await until(lambda: floor.queue() == [])
+    (asked,) = [op for op in b.ops if isinstance(op, Acquire)]
+    assert asked.ticket_ms == 100_000, "no longer than it waits"
 
 
 async def test_a_holder_that_works_for_nobody_gives_way(floor: Floor) -> None:
@@ -222,7 +236,8 @@ async def test_a_holder_that_does_not_answer_is_waited_for_a_moment(
     assert (await job.seated()).seated
 
 
-async def test_a_newcomer_does_not_go_ahead_of_those_who_wait(floor: Floor) -> None:
+async def test_a_newcomer_does_not_line_up_behind_those_who_wait(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "GIVE_WAY_S", 100.0)
     node = await floor.node()
     await floor.job(node).seated()
     waiting = await floor.waiting(node)
@@ -241,6 +256,8 @@ async def test_a_seat_is_renewed_until_it_is_given_back(floor: Floor) -> None:
         beats = node.count(Hold)
         await until(lambda beats=beats: node.count(Hold) >= beats + 2)
     await seat.release()
+    assert seat._timer is not None
+    assert seat._timer.cancelled()
     after = node.count(Hold)
     await floor.job(node, key="another").seated()
     await until(lambda: node.count(Hold) >= after + 3)
@@ -252,10 +269,30 @@ async def test_a_beat_waits_for_the_one_before(floor: Floor) -> None:
     seat = await floor.job(node).seated()
     node.gate = asyncio.Event()
     await until(lambda: node.count(Hold) >= 1 and seat._commands.locked())
-    beats, timer = node.count(Hold), seat._timer
-    await until(lambda: seat._timer is not timer)
+    beats, timers = node.count(Hold), {seat._timer}
+    await until(lambda: timers.add(seat._timer) or len(timers) >= 4)
     assert node.count(Hold) == beats
+    assert len(node.seats.tasks) == 1
     node.gate.set()
+
+
+async def test_giving_back_waits_for_a_beat_on_its_way(floor: Floor) -> None:
+    node = await floor.node()
+    seat = await floor.job(node).seated()
+    node.gate = asyncio.Event()
+    await until(lambda: node.count(Hold) and seat._commands.locked())
+    leaving = asyncio.create_task(seat.release())
+    await turns()
+    assert node.count(Release) == 0
+    node.gate.set()
+    await leaving
+    assert isinstance(node.ops[-1], Release)
+
+
+async def turns() -> None:
+    """Let what can go on go on."""
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 async def test_a_holder_knows_that_it_is_waited_for(floor: Floor) -> None:
@@ -298,12 +335,16 @@ async def test_one_answer_serves_contests_that_came_meanwhile(floor: Floor) -> N
         for waiting in range(1, 6):
             node.seats.told(KEY, SessionNotice(SessionNoticeKind.CONTEST, seat.nonce, waiting))
         await until(lambda: contests == 1)
+        assert seat.waiting == 5, "known before it is answered"
         node.seats.told(KEY, SessionNotice(SessionNoticeKind.CONTEST, seat.nonce, 9))
+        await turns()
+        assert contests == 1
         answered.set()
         await until(lambda: node.count(Hold) == 2)
         assert contests == 2
     node.seats.told(KEY, SessionNotice(SessionNoticeKind.CONTEST, seat.nonce, 9))
     seat.told(SessionNotice(SessionNoticeKind.CONTEST, seat.nonce, 9))
+    await turns()
     assert contests == 2
 
 
@@ -325,6 +366,7 @@ async def test_a_lock_that_was_forgotten_is_held_again(floor: Floor, caplog: pyt
     floor.flush()
     await until(lambda: floor.holder() == seat.nonce)
     assert seat.seated
+    await until(lambda: isinstance(node.ops[-1], Hold))
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
@@ -338,6 +380,9 @@ async def test_a_lock_that_another_took_is_not_given_back_for_it(floor: Floor) -
     a.gate.set()
     a.gate = None
     await until(lambda: first._places[0].fence is None)
+    tries = a.count(Acquire)
+    await until(lambda: a.count(Acquire) >= tries + 2)
+    assert floor.queue() == [], "it does not wait for what its job has no use for"
     assert first.seated, "the job goes on"
     await first.release()
     assert floor.holder() == second.nonce
@@ -351,6 +396,9 @@ async def test_without_a_backend_a_session_is_locked_in_each_process(floor: Floo
     second = floor.job(a)
     assert (await floor.job(b).seated()).seated
     await until(lambda: "waiting=1" in repr(a.seats.own))
+    await until(lambda: before.waiting == 1)
+    own = before._places[1].ask
+    assert own.lease_ms == own.ticket_ms == session.OWN_MS
     assert not second.task.done()
     assert before.seated
     await before.release()

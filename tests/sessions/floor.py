@@ -141,7 +141,9 @@ class Floor:
 
     async def __aexit__(self, *_: object) -> None:
         for node in self.nodes:
-            node.cut, node.gate = False, None
+            node.cut = False
+            if node.gate is not None:
+                node.gate.set()
         for job in self.jobs:
             job.task.cancel()
             await asyncio.wait((job.task,))
