@@ -147,6 +147,8 @@ class Listener:
         """The client has all it wanted, or has gone; idempotent."""
         flight, self._flight = self._flight, None
         if flight is not None and self._cursor is not None:
+            if flight.usage is None:
+                usage_of(flight)  # while its log is still here
             flight.movers.discard(self)
             flight.followers -= self._counted
             self._cursor.detach()
