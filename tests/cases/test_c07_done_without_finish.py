@@ -3,7 +3,7 @@
 Source: gonka-ai/gonka#1722 and #1723, earendil-works/pi#8460, ltmoerdani/opencode-copilot-chat#170.
 Right: forwarded as it is, but kept only if every choice that was seen has finished. `length` is a real end, kept
 only under `keep_incomplete`. With an open socket the flight ends soon after the terminal event; late bytes do
-not get into a shared result.
+not get into a shared result. The metric names why an answer was not kept, in a word of a closed set.
 """
 
 import time
@@ -18,22 +18,24 @@ from soloflight.testing.upstream import ScriptedUpstream
 
 PROXY = {"stage": [{"name": "keeps-length", "keep_incomplete": True, "match": {"paths": ["/kept/*"]}}]}
 UNFINISHED = {
-    "no finish_reason": [CH, CH, DONE],
-    "one of two choices": [content("a"), content("b", index=1), finish(), DONE],
-    "finish_reason length": [CH, finish("length"), DONE],
+    "no finish_reason": (1, [CH, CH, DONE], "incomplete"),
+    "one of two choices": (2, [content("a"), content("b", index=1), finish(), DONE], "incomplete"),
+    "finish_reason length": (1, [CH, finish("length"), DONE], "length"),
 }
 
 
 @pytest.mark.parametrize("what", UNFINISHED)
 async def test_forwarded_but_not_kept(what: str, proxy: Proxy, upstream: ScriptedUpstream) -> None:
-    events = UNFINISHED[what]
+    choices, events, reason = UNFINISHED[what]
     upstream.play(sse(*events))
-    body = chat(fresh(n=2))
+    before = proxy.metric("soloflight_not_kept_total", stage="default", reason=reason)
+    body = chat(fresh(n=choices))
     answers = [await ask(proxy.port, body) for _ in range(2)]
     assert [answer.body for answer in answers] == [b"".join(events)] * 2
     assert all(answer.complete for answer in answers)
     assert [answer.role for answer in answers] == ["owner", "owner"]
     assert upstream.calls == 2
+    assert proxy.metric("soloflight_not_kept_total", stage="default", reason=reason) == before + 2
 
 
 async def test_length_is_kept_by_a_stage_that_says_so(proxy: Proxy, upstream: ScriptedUpstream) -> None:

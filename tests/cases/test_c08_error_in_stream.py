@@ -36,6 +36,7 @@ async def test_all_get_the_error_and_none_keeps_it(target: str, proxy: Proxy, up
     event, error = ERRORS[target]
     gate = asyncio.Event()
     upstream.play(sse(event, gate, error, CLOSE))
+    before = {outcome: calls(proxy, outcome) for outcome in ("complete", "error")}
     body = chat(fresh(), target=target)
     async with connect(proxy.port) as a, connect(proxy.port) as b, connect(proxy.port) as c:
         for client in (a, b, c):
@@ -50,3 +51,9 @@ async def test_all_get_the_error_and_none_keeps_it(target: str, proxy: Proxy, up
 
     again = await ask(proxy.port, body)
     assert (again.role, again.body, upstream.calls) == ("owner", event + error, 2)
+    assert {outcome: calls(proxy, outcome) - count for outcome, count in before.items()} == {"complete": 0, "error": 2}
+
+
+def calls(proxy: Proxy, outcome: str) -> float:
+    """Upstream calls that ended so: an error inside a 200 stream is no success."""
+    return proxy.metric("soloflight_upstream_calls_total", outcome=outcome)
