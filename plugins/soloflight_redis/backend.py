@@ -128,7 +128,7 @@ class Backend:
                 raise BackendError(f"redis is away: {self.breaker.why}")
             try:
                 lane = await self._servers.lane(name, large=large, until=until)
-                said = await lane.send(command, until)
+                said = _unwrapped(await lane.send(command, until))
                 if tag is not None and not _in_order(said, tag):
                     lane.drop("replies out of order")
                     raise Lost("replies out of order")
@@ -154,7 +154,7 @@ class Backend:
 
     def _refuse(self, said: Any) -> None:
         """Raise BackendError for an error reply."""
-        if isinstance(said, OutOfMemoryError) or (isinstance(said, ResponseError) and "OOM command" in str(said)):
+        if isinstance(said, OutOfMemoryError):
             if not self._full:
                 self._full = True
                 log.warning("redis %s is full: it takes no writes", self._shown)
@@ -237,6 +237,16 @@ class Backend:
             lane.drop("it takes no writes")
             why = explained(said)
         raise Lost(why)
+
+
+def _unwrapped(said: Any) -> Any:
+    """What an error reply is about: Redis 6.2 tells of one inside a script as the text of another."""
+    if isinstance(said, ResponseError) and "running script" in (text := str(said)):
+        if "-READONLY " in text:
+            return ReadOnlyError(text)
+        if "-OOM " in text:
+            return OutOfMemoryError(text)
+    return said
 
 
 def _in_order(said: Any, tag: bytes) -> bool:

@@ -339,7 +339,7 @@ async def test_a_sentinel_s_failover(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     master = start_redis()
-    replica = start_redis("--replicaof", f"127.0.0.1 {master.port}")
+    replica = start_redis("--replicaof", "127.0.0.1", str(master.port))
     sentinel = start_sentinel(master)
     await asyncio.to_thread(sentinel.wait_ready, 1)
     nobody = free_port()
@@ -368,7 +368,7 @@ async def test_a_master_that_is_demoted_while_it_lives(
     start_redis: Callable[..., RedisServer], start_sentinel: Callable[..., Sentinel]
 ) -> None:
     master = start_redis()
-    replica = start_redis("--replicaof", f"127.0.0.1 {master.port}")
+    replica = start_redis("--replicaof", "127.0.0.1", str(master.port))
     sentinel = start_sentinel(master)
     await asyncio.to_thread(sentinel.wait_ready, 1)
     async with parties(f"redis+sentinel://127.0.0.1:{sentinel.port}/main") as (a,):
