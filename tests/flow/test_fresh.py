@@ -96,6 +96,19 @@ async def test_behind_a_refresh_every_node_serves_the_new_answer(town: Town) -> 
     assert town.upstream.calls == 2
 
 
+async def test_behind_a_refresh_no_nodes_own_memory_serves_the_old_answer(town: Town) -> None:
+    first, second = await kept(town)
+    third = await town.node()
+    for node in (second, third):
+        assert (await node.answer(town.call())).body == OLD
+    town.upstream.play(sse(content("new"), FIN, DONE))
+    assert (await second.answer(town.call(None, NO_CACHE))).body == NEW
+    for node in (first, second, third):
+        client = await node.answer(town.call())
+        assert (client.role, client.body) == (Role.REPLAY, NEW)
+    assert town.upstream.calls == 2
+
+
 async def test_the_refreshing_node_serves_the_new_answer_from_its_own_memory(town: Town) -> None:
     first, _ = await kept(town)
     town.upstream.play(sse(content("new"), FIN, DONE))

@@ -18,6 +18,7 @@ from soloflight.flow.admit import Admission, Alone, Target
 from soloflight.flow.flights import Call
 from soloflight.flow.memory import Memory
 from soloflight.flow.node import Node, Surroundings
+from soloflight.flow.oversight import Oversight
 from soloflight.flow.replays import Replays
 from soloflight.flow.upstream import Endpoint, Upstream
 from soloflight.plugins import Plugins
@@ -40,6 +41,8 @@ class NodeAt:
         self.memory = Memory(memory)
         self.replays = Replays(self.memory, time.monotonic)
         self.node = Node(Surroundings(wire, self.memory, self.replays, self.events.append, reject_without_backend))
+        self.oversight = Oversight(self.node, wire, self.replays, lambda: ["default"])
+        wire.hear(self.oversight.heard)
         self.clients: list[Client] = []
 
     def __repr__(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from soloflight.core.flight import Notice, Operation, Reply
@@ -103,14 +103,22 @@ class Wire:
             key, lambda notice: None if self.cut or self.loses(notice) else listener(notice)
         )
 
+    def hear(self, on_word: Callable[[str], None]) -> None:
+        self._to.hear(lambda word: None if self.cut else on_word(word))
+
+    async def tell(self, word: str) -> None:
+        if self.cut:
+            raise BackendError("the wire is cut")
+        await self._to.tell(word)
+
+    async def mark(self, name: str) -> None:
+        await self._to.mark(name)
+
+    async def marks(self) -> Mapping[str, int]:
+        return await self._to.marks()
+
     async def scope_key(self) -> bytes:
         return await self._to.scope_key()
 
     async def purge(self, key: str) -> bool:
         return await self._to.purge(key)
-
-    async def tell(self, word: str) -> None:
-        if self.cut:
-            raise BackendError("the wire is cut")
-        self.told.append(word)
-        await self._to.tell(word)
