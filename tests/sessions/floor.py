@@ -25,7 +25,7 @@ REJECT = replace(QUEUE, session="reject")
 async def until(wanted: Callable[[], object]) -> None:
     """Wait until something holds, looking at every turn of the loop."""
     async with asyncio.timeout(PATIENCE_S):
-        while not wanted():  # noqa: ASYNC110 - a condition of any kind has no event
+        while not wanted():
             await asyncio.sleep(0.001)
 
 
