@@ -109,6 +109,7 @@ class Wire:
     async def tell(self, word: str) -> None:
         if self.cut:
             raise BackendError("the wire is cut")
+        self.told.append(word)
         await self._to.tell(word)
 
     async def mark(self, name: str) -> None:
