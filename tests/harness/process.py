@@ -26,12 +26,14 @@ def wait_until(holds: Callable[[], bool], *, within_s: float, what: str) -> None
 async def eventually(holds: Callable[[], bool], within_s: float = 5.0) -> None:
     """The same for a test's loop, which goes on in between: for what no event tells, such as a metric."""
     async with asyncio.timeout(within_s):
-        while not holds():  # noqa: ASYNC110 - another process changes it
+        while not holds():
             await asyncio.sleep(POLL_S)
 
 
 class Process:
-    """A child process whose stdout and stderr go to one file."""
+    """A child process whose stdout and stderr go to one file. ``leads_a_group``: signals can be sent to it and its children."""
+
+    leads_a_group = False
 
     def __init__(
         self,
@@ -43,7 +45,15 @@ class Process:
         self.argv = list(command)
         self.log_file = log_file
         with log_file.open("ab") as log:
-            self.child = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, cwd=cwd)
+            self.child = subprocess.Popen(
+                self.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=env,
+                cwd=cwd,
+                start_new_session=self.leads_a_group,
+            )
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} pid={self.pid} exit={self.exit_code}>"

@@ -37,6 +37,8 @@ log = logging.getLogger("soloflight")
 BACKOFF_S = (0.1, 0.5, 2.0, 5.0)
 LONG_LIFE_S = 30.0
 LOOK_S = 0.25
+# After a second signal a worker has this long to tell its clients and give its seats back.
+AT_ONCE_S = 5.0
 
 
 class Supervisor:
@@ -182,7 +184,7 @@ class Supervisor:
             if self._stopping_since is None:
                 self._stop(now)
             elif now - self._stopping_since >= SECOND_SIGNAL_S:
-                self._kill_at = now + CLOSE_S
+                self._kill_at = now + AT_ONCE_S
                 self._tell(STOP)
 
     def _stop(self, now: float) -> None:
