@@ -108,7 +108,7 @@ class RedisCoordinator:
             tasks=self._tasks,
         )
         self._hearing = Hearing(backend, servers, self._names, self._cipher, self._tasks, bound_s)
-        self._scope = ScopeKey(backend, self._names, self._cipher, self._tasks)
+        self._scope = ScopeKey(backend, self._names, self._cipher)
         self._hearing.on_word = self._on_word
         await backend.open()
         await self._hearing.open(node, on_ring, on_session)

@@ -91,7 +91,8 @@ class Hearing:
         else:
             self._node_ear = self._ear(self._node_channel)
         node_held, fleet_held = (self._node_ear.hold(channel) for channel in (self._node_channel, self._names.fleet))
-        done, late = await asyncio.wait([node_held, fleet_held], timeout=self._bound_s)
+        patience_s = self._bound_s if self._backend.breaker.closed else 0.0
+        done, late = await asyncio.wait([node_held, fleet_held], timeout=patience_s)
         if fleet_held in late:
             fleet_held.add_done_callback(self._late)
         for future in done:

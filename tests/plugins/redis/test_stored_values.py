@@ -340,8 +340,8 @@ async def test_without_redis_a_process_has_a_scope_key_of_its_own_and_offers_it_
         again = server.again()
         try:
             await eventually(lambda: a.coordinator.up)
-            await eventually(lambda: again.command("EXISTS", NAMES.scope) == 1)
             assert await a.coordinator.scope_key() == own
+            assert again.command("EXISTS", NAMES.scope) == 1
             async with parties(server.url) as (b,):
                 assert await b.coordinator.scope_key() == own
         finally:
@@ -359,7 +359,8 @@ async def test_a_fleet_that_has_another_scope_key_by_then_is_joined(
         again = server.again()
         try:
             again.command("SET", NAMES.scope, b"\x01" + b"f" * 32)
-            await eventually(lambda: "the fleet has another scope key" in caplog.text)
+            await eventually(lambda: a.coordinator.up)
             assert await a.coordinator.scope_key() == b"f" * 32 != own
+            assert caplog.text.count("the fleet has another scope key") == 1
         finally:
             again.stop()
