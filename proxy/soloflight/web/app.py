@@ -25,8 +25,9 @@ from soloflight.flow.metered import metered
 from soloflight.flow.node import Node, Surroundings
 from soloflight.flow.oversight import Oversight
 from soloflight.flow.replays import Replays
+from soloflight.flow.tasks import Tasks
 from soloflight.plugins import Plugins
-from soloflight.ports import Event, Exposes, Observer
+from soloflight.ports import Coordinator, Event, Exposes, Observer
 from soloflight.web.admin import admin_app
 from soloflight.web.connection import Door, known_inside
 from soloflight.web.desk import Desk, OwnDesk, Sources
@@ -41,6 +42,8 @@ from soloflight.web.team import Sibling, Team, TeamDesk
 log = logging.getLogger("soloflight")
 
 BACKLOG = 4096
+# How often a process asks whether the fleet has another scope key than the one it started with; mostly no round trip.
+SCOPE_KEY_S = 1.0
 QUIET_CHECK_S = 0.02
 # After the listener has closed: what had connected by then has its request read before the end can come.
 DRAIN_SETTLE_S = 0.05
@@ -92,6 +95,10 @@ class App:
         self._replays = replays
         admission, recogniser = self._rules(settings)
         self.front = Front(node, admission, recogniser, _limits(settings), emit, self.state)
+        if coordinator.shared and not settings.server.scope_key.get_secret_value():
+            scope = Tasks("scope key")
+            self._stack.push_async_callback(scope.close)
+            scope.spawn(self._follow_scope_key(coordinator), "scope key")
         exposing = [one for one in observers if exposes(one)]
         backend = settings.coordination.backend
         desk = OwnDesk(Sources(oversight, self._tally, self.state, exposing, self._stages, backend))
@@ -109,6 +116,17 @@ class App:
         self._tally.prices = _prices(settings)
         self._settings = settings
         log.info("configuration reloaded%s", f"; these need a restart: {', '.join(fixed)}" if fixed else "")
+
+    async def _follow_scope_key(self, coordinator: Coordinator) -> None:
+        """Who started while the backend was away has scopes of its own: take the fleet's key as soon as it is known."""
+        assert self.front is not None
+        while True:
+            await asyncio.sleep(SCOPE_KEY_S)
+            key = await coordinator.scope_key()
+            if key != self._scope_key:
+                self._scope_key = key
+                admission, recogniser = self._rules(self._settings)
+                self.front.replace(admission, recogniser, _limits(self._settings))
 
     def _rules(self, settings: Settings) -> tuple[Admission, Recogniser]:
         """What turns requests into calls, and what knows requests again: always made together."""
