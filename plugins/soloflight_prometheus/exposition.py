@@ -83,9 +83,10 @@ def _requests(stages: Sequence[tuple[str, StageTally]]) -> Iterator[Metric]:
     )
     for name, stage in stages:
         for role, tally in stage.roles.items():
-            if not name and not tally.requests:
+            counts = list(tally.requests())
+            if not name and not counts:
                 continue
-            for (outcome, status), count in tally.requests.items():
+            for outcome, status, count in counts:
                 requests.add_metric([name, role.value, outcome, SAID.get(status, "none")], count)
             _put(first_byte, [name, role.value], tally.first_byte)
             _put(overhead, [name, role.value], tally.overhead)

@@ -82,7 +82,10 @@ class PrometheusObserver:
         stage = self._stages.get(event.stage) or self._stage(event.stage)
         role, code, status = event.role, event.code, event.status
         tally = stage.roles[role]
-        tally.requests[_outcome(event), status // 100] += 1
+        if code is None and not event.cut:
+            tally.complete[status // 100] += 1
+        else:
+            tally.others[_outcome(event), status // 100] += 1
         if status:
             tally.first_byte.observe(event.first_byte_s)
             tally.overhead.observe(event.overhead_s)
@@ -129,9 +132,9 @@ class PrometheusObserver:
 
 
 def _outcome(event: RequestEnded) -> str:
-    """complete | cut (visibly) | refused (by the proxy) | left (the client went first)."""
+    """How a request ended that is not complete: cut (visibly) | refused (by the proxy) | left (the client went first)."""
     if not event.cut:
-        return "complete" if event.code is None else "refused"
+        return "refused"
     return "left" if event.code is None else "cut"
 
 

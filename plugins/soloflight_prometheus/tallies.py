@@ -44,17 +44,24 @@ class Histogram:
 
 
 class RoleTally:
-    """What one role was in one stage. ``requests`` is by (outcome, status class)."""
+    """What one role was in one stage. Requests that ended as they should are in ``complete``, by status class; all others in
+    ``others``, by (outcome, status class)."""
 
-    __slots__ = ("first_byte", "overhead", "requests")
+    __slots__ = ("complete", "first_byte", "others", "overhead")
 
     def __init__(self) -> None:
-        self.requests: defaultdict[tuple[str, int], int] = defaultdict(int)
+        self.complete = [0] * 10
+        self.others: defaultdict[tuple[str, int], int] = defaultdict(int)
         self.first_byte = Histogram(SLOW_S)
         self.overhead = Histogram(FAST_S)
 
     def __repr__(self) -> str:
-        return f"RoleTally({dict(self.requests)})"
+        return f"RoleTally({list(self.requests())})"
+
+    def requests(self) -> Iterator[tuple[str, int, int]]:
+        """(outcome, status class, count) of those that there were."""
+        yield from (("complete", status, count) for status, count in enumerate(self.complete) if count)
+        yield from ((outcome, status, count) for (outcome, status), count in self.others.items())
 
 
 class Avoided:
