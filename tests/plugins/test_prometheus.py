@@ -1,6 +1,7 @@
 """The Prometheus observer: the contract's series with these labels and no others, whatever clients send."""
 
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,6 +49,7 @@ SERIES = {
     "soloflight_not_shared_total": {"stage", "reason"},
     "soloflight_backend_errors_total": {"op"},
 }
+OPERATING = Path(__file__).parents[2] / "docs/operating.md"
 NOW = Gauges({"evaluation": 2}, {"evaluation": 5}, {"evaluation": 700}, backend_up=False)
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -222,6 +224,12 @@ def test_configured_stages_begin_with_zeros() -> None:
         for by in ("join", "replay"):
             key = ("soloflight_upstream_calls_avoided_total", frozenset({("stage", stage), ("by", by)}))
             assert found[key] == 0
+
+
+def test_the_page_for_operators_lists_every_series_with_its_labels() -> None:
+    rows = re.findall(r"^\| `(soloflight_\w+)` \| ([^|]*) \|", OPERATING.read_text(), re.MULTILINE)
+    written = {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
+    assert written == {name.removesuffix("_count"): labels for name, labels in SERIES.items()}
 
 
 def test_the_process_s_own_registry_stays_as_it_is(observer: PrometheusObserver) -> None:
