@@ -227,7 +227,7 @@ def test_configured_stages_begin_with_zeros() -> None:
 
 
 def test_the_page_for_operators_lists_every_series_with_its_labels() -> None:
-    rows = re.findall(r"^\| `(soloflight_\w+)` \| ([^|]*) \|", OPERATING.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| `(soloflight_\w+)` \|([^|]*)\|", OPERATING.read_text(), re.MULTILINE)
     written = {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
     assert written == {name.removesuffix("_count"): labels for name, labels in SERIES.items()}
 
