@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from soloflight.core.errors import Code
 from soloflight.core.frames import NO_USAGE, Usage
+from soloflight.core.trace import Trace
 
 
 class Role(Enum):
@@ -34,6 +35,8 @@ class RequestEnded(NamedTuple):
     overhead_s  of ``first_byte_s`` what was not spent waiting for the upstream's first byte
     lag_s       followers: from the moment the answer's last byte was here until it was written; None for everybody else
     usage       tokens of the answer, as far as it told; ``model`` is the one that the request named
+    attempt     which attempt of the flight made the answer, as in CallEnded; 0 where no coordinator numbered it
+    trace       the client's trace context, where an observer asked for it (``WantsTrace``)
     """
 
     request_id: str
@@ -55,6 +58,8 @@ class RequestEnded(NamedTuple):
     peer: str = ""
     model: str | None = None
     lag_s: float | None = None
+    attempt: int = 0
+    trace: Trace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,8 @@ class CallEnded:
     """One upstream call for a flight that this node owned. ``outcome``: complete | error (its own) | fault | abandoned.
 
     A request that goes alone makes a call, too; its RequestEnded (role BYPASS) tells of it.
+    ``attempt``: the coordinator's number for it, the same on every node (0: there was none to number it); ``trace``: the trace
+    context of the request for which the call was made.
     """
 
     stage: str
@@ -70,6 +77,8 @@ class CallEnded:
     duration_s: float
     status: int = 0
     code: Code | None = None
+    attempt: int = 0
+    trace: Trace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +142,21 @@ class Observer(Protocol):
 
     def on_event(self, event: Event) -> None:
         """Take one event."""
+
+
+class WantsTrace(Protocol):
+    """What an observer may be besides: one to whom RequestEnded shall tell the client's trace context."""
+
+    @property
+    def wants_trace(self) -> bool:
+        """Asked once, when the process starts."""
+
+
+class Closes(Protocol):
+    """What an observer may be besides: one that has something to give back when the process ends."""
+
+    async def close(self) -> None:
+        """Called after the last event, once. Given a few seconds; what it raises is logged."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from soloflight.core.session import SessionNotice, SessionOperation, SessionRepl
 from soloflight.events import (
     BackendAsked,
     CallEnded,
+    Closes,
     Event,
     Exposes,
     FlightEnded,
@@ -25,6 +26,7 @@ from soloflight.events import (
     Role,
     SessionWaited,
     TakenOver,
+    WantsTrace,
     WriteRefused,
 )
 
@@ -34,6 +36,7 @@ __all__ = [
     "BackendError",
     "Batch",
     "CallEnded",
+    "Closes",
     "Coordinator",
     "Event",
     "Exposes",
@@ -50,6 +53,7 @@ __all__ = [
     "SessionWaited",
     "Subscription",
     "TakenOver",
+    "WantsTrace",
     "WriteRefused",
 ]
 

@@ -27,6 +27,7 @@ from soloflight.core.flight import (
     Wait,
 )
 from soloflight.core.frames import Body, End, Recording
+from soloflight.core.trace import trace_of
 from soloflight.events import CallEnded, FlightEnded, Role, TakenOver, WriteRefused
 from soloflight.flow.flights import Call, Flight, Registry, Sight, lost
 from soloflight.flow.follower import Follower, sit_out
@@ -394,7 +395,16 @@ def _outcome(ended: Attempt | None) -> str:
 def _call_ended(flight: Flight, ended: Attempt | None, took_s: float) -> CallEnded:
     head = flight.log.head
     code = ended.fault.code if ended is not None and ended.fault is not None else None
-    return CallEnded(flight.call.stage.name, flight.id, _outcome(ended), took_s, head.status if head else 0, code)
+    return CallEnded(
+        stage=flight.call.stage.name,
+        flight=flight.id,
+        outcome=_outcome(ended),
+        duration_s=took_s,
+        status=head.status if head else 0,
+        code=code,
+        attempt=flight.number,
+        trace=trace_of(flight.call.request),
+    )
 
 
 def _ended(flight: Flight, ended: Attempt, now: float) -> FlightEnded:

@@ -38,6 +38,7 @@ class Listener:
         "committed",
         "flight_id",
         "forms",
+        "number",
         "refresh",
         "role",
         "ttl_s",
@@ -50,6 +51,7 @@ class Listener:
         flight: Flight | None = None,
         recording: Recording | None = None,
         flight_id: str = "",
+        number: int = 0,
         age_s: float = 0.0,
         ttl_s: float = 0.0,
         session: str = "",
@@ -57,6 +59,7 @@ class Listener:
     ) -> None:
         self.role = role
         self.flight_id = flight_id
+        self.number = number
         self.age_s = age_s
         self.ttl_s = ttl_s
         self._session = session
@@ -180,7 +183,7 @@ class Listener:
 
     def _learn(self, flight: Flight) -> None:
         """Role and id are known once the coordinator has spoken, which is before the first frame."""
-        self.flight_id = flight.id
+        self.flight_id, self.number = flight.id, flight.number
         if self.role is None or flight.role is Role.REPLAY:
             self.role = flight.role
         self.age_s, self.ttl_s = flight.age_s, flight.ttl_s

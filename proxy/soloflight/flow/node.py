@@ -117,6 +117,7 @@ class Node:
             role=Role.REPLAY,
             recording=found.recording,
             flight_id=found.flight,
+            number=found.number,
             age_s=now - found.sealed,
             ttl_s=max(0.0, found.expires - now),
         )

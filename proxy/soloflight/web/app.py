@@ -27,7 +27,7 @@ from soloflight.flow.oversight import Oversight
 from soloflight.flow.replays import Replays
 from soloflight.flow.tasks import Tasks
 from soloflight.plugins import Plugins
-from soloflight.ports import Coordinator, Event, Exposes, Observer
+from soloflight.ports import Closes, Coordinator, Event, Exposes, Observer
 from soloflight.web.admin import admin_app
 from soloflight.web.connection import Door, known_inside
 from soloflight.web.desk import Desk, OwnDesk, Sources
@@ -51,6 +51,8 @@ DRAIN_SETTLE_S = 0.05
 CUT_S = 1.0
 # No close takes longer.
 CLOSE_S = 10.0
+# Of that, what an observer may take.
+CLOSE_OBSERVER_S = 4.0
 
 
 class App:
@@ -78,6 +80,9 @@ class App:
         memory = Memory(settings.server.max_memory)
         replays = Replays(memory, time.monotonic)
         observers = plugins.observers(settings)
+        for observer in observers:
+            if closes(observer):
+                self._stack.push_async_callback(close_observer, observer)
         emit = fan_out([AccessLog(), self._tally, *observers])
         coordinator = metered(plugins.coordinator(settings.coordination.backend, settings), emit)
         reject = settings.coordination.on_backend_error == "reject"
@@ -99,6 +104,7 @@ class App:
             scope = Tasks("scope key")
             self._stack.push_async_callback(scope.close)
             scope.spawn(self._follow_scope_key(coordinator), "scope key")
+        self.front.traced = any(getattr(one, "wants_trace", False) for one in observers)
         exposing = [one for one in observers if exposes(one)]
         backend = settings.coordination.backend
         desk = OwnDesk(Sources(oversight, self._tally, self.state, exposing, self._stages, backend))
@@ -263,6 +269,20 @@ def fan_out(observers: Sequence[Observer]) -> Callable[[Event], None]:
 def exposes(observer: Observer) -> TypeGuard[Exposes]:
     """Whether an observer also has something for /metrics."""
     return callable(getattr(observer, "exposition", None))
+
+
+def closes(observer: object) -> TypeGuard[Closes]:
+    """Whether an observer has something to give back."""
+    return callable(getattr(observer, "close", None))
+
+
+async def close_observer(observer: Closes) -> None:
+    """Close one within its bound; that it fails stops nothing."""
+    try:
+        async with asyncio.timeout(CLOSE_OBSERVER_S):
+            await observer.close()
+    except Exception as error:  # an observer is a stranger: isolated, never fatal
+        log.error("observer %s was not closed: %s", type(observer).__name__, type(error).__name__)
 
 
 def _prices(settings: Settings) -> Prices:

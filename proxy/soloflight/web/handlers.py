@@ -15,6 +15,7 @@ from soloflight.core.control import NONE_FRESH
 from soloflight.core.errors import SoloflightError
 from soloflight.core.frames import NO_USAGE
 from soloflight.core.request import Request
+from soloflight.core.trace import trace_of
 from soloflight.flow.admit import Admission, Alone, Plan
 from soloflight.flow.flights import Call, GoAlone, Reelect
 from soloflight.flow.listen import Listener
@@ -71,7 +72,10 @@ class Visit:
 
 
 class Front:
-    """Answers every request of the public listener. ``admission`` is replaced as a whole on reload, ``recogniser`` with it."""
+    """Answers every request of the public listener. ``admission`` is replaced as a whole on reload, ``recogniser`` with it.
+
+    ``traced``: an observer wants to know the clients' trace contexts.
+    """
 
     def __init__(
         self,
@@ -90,6 +94,7 @@ class Front:
         self._doing: set[Visit] = set()
         self.admission = admission
         self.recogniser = recogniser
+        self.traced = False
 
     def __repr__(self) -> str:
         return f"Front({self._node!r})"
@@ -126,7 +131,8 @@ class Front:
         answer = form.whole(request_id, began - replay.sealed, max(0.0, replay.expires - began))
         if answer is not None:
             took_s = time.monotonic() - began
-            self._emit(_replayed(request_id, call, replay, form.upstream_id, connection.peer, took_s))
+            ended = _replayed(request_id, call, replay, form.upstream_id, connection.peer, took_s)
+            self._emit(ended._replace(trace=trace_of(call.request)) if self.traced else ended)
         return answer
 
     async def handle(self, raw: BaseRequest) -> StreamResponse:
@@ -256,6 +262,8 @@ class Front:
                 peer="" if request is None else request.peer,
                 model=visit.model,
                 lag_s=lag_s,
+                attempt=0 if listener is None else listener.number,
+                trace=trace_of(request) if self.traced and request is not None else None,
             )
         )
 
@@ -282,4 +290,5 @@ def _replayed(request_id: str, call: Call, replay: Replay, upstream_id: str, pee
         path=request.path,
         peer=peer,
         model=call.facts.model,
+        attempt=replay.number,
     )
