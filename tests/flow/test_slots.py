@@ -84,6 +84,47 @@ async def test_who_is_cancelled_takes_no_slot_along(granted: bool) -> None:
     assert (slots.taken("one"), slots.waiting("one")) == (0 if granted else 1, 0)
 
 
+async def test_who_left_when_a_slot_is_given_is_passed_over() -> None:
+    """It was cancelled, its task has not run yet, and the slot goes to the one behind it."""
+    slots = Slots()
+    await slots.take(ONE)
+    left, next_one = (asyncio.create_task(slots.take(ONE)) for _ in range(2))
+    await waiting(slots, "one", 2)
+    left.cancel()
+    slots.give(ONE)
+    with pytest.raises(asyncio.CancelledError):
+        await left
+    await next_one
+    assert (slots.taken("one"), slots.waiting("one")) == (1, 0)
+
+
+@pytest.mark.parametrize(("limit", "let_in"), [(2, 1), (3, 2), (0, 3), (1, 0)])
+async def test_new_rules_reach_those_who_wait(limit: int, let_in: int) -> None:
+    slots = Slots()
+    slots.rule([ONE])
+    await slots.take(ONE)
+    tasks = [asyncio.create_task(slots.take(ONE)) for _ in range(3)]
+    await waiting(slots, "one", 3)
+    slots.rule([replace(ONE, max_upstream=limit)])
+    assert (slots.taken("one"), slots.waiting("one")) == (1 + let_in, 3 - let_in)
+    await asyncio.sleep(0)
+    assert [task.done() for task in tasks] == [number < let_in for number in range(3)]
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+async def test_a_call_of_older_rules_does_not_bring_their_limit_back() -> None:
+    slots = Slots()
+    slots.rule([replace(ONE, max_upstream=2)])
+    await slots.take(ONE)
+    await slots.take(ONE)
+    late = asyncio.create_task(slots.take(replace(ONE, max_upstream=9)))
+    await waiting(slots, "one", 1)
+    slots.give(ONE)
+    await late
+
+
 async def test_stages_are_apart_and_a_new_limit_holds_at_once() -> None:
     slots = Slots()
     await slots.take(ONE)

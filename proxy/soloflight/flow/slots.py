@@ -1,9 +1,11 @@
-"""The bulkhead: at most ``max_upstream`` upstream calls of a stage at once in this process; others wait in turn."""
+"""The bulkhead of a stage: at most ``max_upstream`` upstream calls at once in this process, a short queue behind them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from soloflight.core.errors import Code, fail
@@ -17,12 +19,21 @@ class _Bay:
     taken: int = 0
     waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
 
+    def let_in(self, limit: int) -> None:
+        """Give what is free to those who wait longest."""
+        while self.waiting and (not limit or self.taken < limit):
+            turn = self.waiting.popleft()
+            if not turn.done():
+                self.taken += 1
+                turn.set_result(None)
+
 
 class Slots:
     """All stages' slots; a stage never waits for another's."""
 
     def __init__(self) -> None:
         self._bays: dict[str, _Bay] = {}
+        self._limits: Mapping[str, int] = {}
 
     def __repr__(self) -> str:
         return f"Slots({', '.join(f'{name}: {bay.taken}+{len(bay.waiting)}' for name, bay in self._bays.items())})"
@@ -37,10 +48,17 @@ class Slots:
         bay = self._bays.get(stage)
         return len(bay.waiting) if bay is not None else 0
 
+    def rule(self, stages: Iterable[Stage]) -> None:
+        """Their limits hold from now on, also for calls that were admitted under others and wait here."""
+        self._limits = {stage.name: stage.max_upstream for stage in stages}
+        for name, limit in self._limits.items():
+            if name in self._bays:
+                self._bays[name].let_in(limit)
+
     async def take(self, stage: Stage) -> None:
         """A slot, first come first served. Raises ``saturated`` after ``queue_wait``; a cancelled waiter leaves the queue."""
-        bay = self._bays.setdefault(stage.name, _Bay())
-        if not stage.max_upstream or (bay.taken < stage.max_upstream and not bay.waiting):
+        bay, limit = self._bays.setdefault(stage.name, _Bay()), self._limit(stage)
+        if not limit or (bay.taken < limit and not bay.waiting):
             bay.taken += 1
             return
         turn = asyncio.get_running_loop().create_future()
@@ -51,7 +69,7 @@ class Slots:
         except BaseException as error:
             if turn.done() and not turn.cancelled():
                 self.give(stage)  # the slot came at the same moment
-            else:
+            with suppress(ValueError):  # a slot that was given at the same moment has passed it over
                 bay.waiting.remove(turn)
             if isinstance(error, TimeoutError):
                 raise fail(Code.SATURATED, "this stage has no free place for another upstream call", 1) from None
@@ -61,8 +79,7 @@ class Slots:
         """Give a slot back; the next in the queue has it at once."""
         bay = self._bays[stage.name]
         bay.taken -= 1
-        while bay.waiting and (not stage.max_upstream or bay.taken < stage.max_upstream):
-            turn = bay.waiting.popleft()
-            if not turn.done():
-                bay.taken += 1
-                turn.set_result(None)
+        bay.let_in(self._limit(stage))
+
+    def _limit(self, stage: Stage) -> int:
+        return self._limits.get(stage.name, stage.max_upstream)

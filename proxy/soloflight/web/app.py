@@ -99,6 +99,7 @@ class App:
         self._stack.push_async_callback(self._targets.close)
         self._replays = replays
         admission, recogniser = self._rules(settings)
+        node.gate.slots.rule(admission.stages)
         self.front = Front(node, admission, recogniser, _limits(settings), emit, self.state)
         if coordinator.shared and not settings.server.scope_key.get_secret_value():
             scope = Tasks("scope key")
@@ -116,8 +117,10 @@ class App:
         What was bound or connected at the start stays, and is named. Raises PluginError or ValueError: then nothing changes.
         """
         assert self.front is not None
+        assert self.node is not None
         settings, fixed = with_fixed(settings, self._settings)
         admission, recogniser = self._rules(settings)
+        self.node.gate.slots.rule(admission.stages)
         self.front.replace(admission, recogniser, _limits(settings))
         self._tally.prices = _prices(settings)
         self._settings = settings
