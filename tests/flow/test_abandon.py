@@ -8,7 +8,7 @@ import pytest
 
 from nodes import Town
 from soloflight.core.errors import Code
-from soloflight.core.flight import Abandon, Claim, Dropped, Kept, Leave
+from soloflight.core.flight import Abandon, Claim, Dropped, Kept, Leave, Operation, Reply
 from soloflight.ports import Role
 from soloflight.testing.chat import CH, DONE, FIN
 from soloflight.testing.script import HANG, sse
@@ -232,3 +232,27 @@ async def test_a_claim_that_is_never_answered_does_not_hold_a_flight_without_lis
     client.leave()
     await node.idle()
     assert town.upstream.calls == 0
+
+
+async def test_a_seat_whose_claim_nobody_waited_for_is_given_back(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody had left before the claim's reply came; it was executed. Others need not wait for its lease to lapse."""
+    town.upstream.play(sse(CH, FIN, DONE))
+    stage = {"on_abandon": "cancel", "abandon_grace": NOW, "running_lease": LONG}
+    first, second = await town.node(), await town.node()
+    executed, reply_comes, step = asyncio.Event(), asyncio.Event(), first.wire.step
+
+    async def late(key: str, op: Operation) -> Reply:
+        reply = await step(key, op)
+        if not executed.is_set():
+            executed.set()
+            await reply_comes.wait()
+        return reply
+
+    monkeypatch.setattr(first.wire, "step", late)
+    client = await first.ask(town.call(**stage))
+    await executed.wait()
+    client.leave()
+    await first.idle()
+    answer = await second.answer(town.call(**stage))
+    assert (answer.role, answer.body, town.upstream.calls) == (Role.OWNER, ANSWER, 1)
+    assert len(first.wire.replies(Dropped)) == 1

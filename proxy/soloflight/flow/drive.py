@@ -7,12 +7,14 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from soloflight.core.answer import Reason
 from soloflight.core.errors import Code, Fault, SoloflightError
 from soloflight.core.flight import (
+    Abandon,
     Absent,
     Answered,
     Claim,
@@ -150,10 +152,27 @@ class Driver:
         )
         try:
             return await self._around.coordinator.step(flight.call.key, claim)
+        except asyncio.CancelledError:
+            if claim.claim:
+                self._beats.spawn(self._take_back(flight.call.key, claim), "take back")
+            raise
         except BackendError:
             if self._around.reject_without_backend:
                 return Faulted(0, flight.id, Fault(Code.BACKEND_UNAVAILABLE, "the coordination backend is away", 1), 0)
             return None
+
+    async def _take_back(self, key: str, claim: Claim) -> None:
+        """Everybody left while the claim was on its way: a seat that it was given is free at once, not when its lease lapses.
+
+        The same claim again tells of it, as a look that claims nothing by itself.
+        """
+        coordinator = self._around.coordinator
+        try:
+            reply = await coordinator.step(key, replace(claim, claim=False, watch_ms=0))
+            if isinstance(reply, Owned):
+                await coordinator.step(key, Abandon(reply.fence, self.id, force=True))
+        except BackendError:
+            log.debug("a seat that nobody waits for could not be given back")
 
     def _fresh_ms(self, call: Call) -> int | None:
         """How old an answer ``call`` takes from the coordinator; rounded down, so that a purge lets nothing from before it pass."""
