@@ -3,6 +3,7 @@
 import json
 import os
 import urllib.request
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -34,12 +35,15 @@ BACK_WITHIN_S = 5.0
 class Node:
     """One proxy of the fleet, which may be killed and started again in the same place."""
 
-    def __init__(self, name: str, folder: Path, way: Way, config: dict[str, Any], upstream_port: int) -> None:
+    def __init__(
+        self, name: str, folder: Path, way: Way, config: dict[str, Any], upstream_port: int, env: dict[str, str]
+    ) -> None:
         self.name = name
         self.way = way
         self._folder = folder
         self._config = config
         self._upstream_port = upstream_port
+        self._env = env
         self.killed = False
         self.proxy = self._start()
 
@@ -54,6 +58,7 @@ class Node:
             backend="redis",
             redis_url=f"redis://127.0.0.1:{self.way.port}/0",
             folder=self._folder,
+            env=self._env,
         )
 
     @property
@@ -98,7 +103,7 @@ class Node:
 
 
 class Fleet:
-    """``size`` nodes. ``options`` are redis-server's."""
+    """``size`` nodes. ``options`` are redis-server's, ``env`` is for the proxies, ``prepare`` is done to Redis before they come."""
 
     def __init__(
         self,
@@ -108,13 +113,16 @@ class Fleet:
         size: int = 2,
         config: dict[str, Any] | None = None,
         options: tuple[str, ...] = (),
+        env: dict[str, str] | None = None,
+        prepare: Callable[[RedisServer], None] = lambda server: None,
     ) -> None:
         self.redis = RedisServer(folder, *options)
         self.redis.wait_ready()
+        prepare(self.redis)
         self.ways = Ways()
         settings = merged(DEFAULTS, config or {})
         self.nodes = [
-            Node(name, folder / name, self.ways.open(self.redis.port), settings, upstream_port)
+            Node(name, folder / name, self.ways.open(self.redis.port), settings, upstream_port, env or {})
             for name in "abcdefgh"[:size]
         ]
         for node in self.nodes:
