@@ -48,7 +48,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What ``serve`` hands over: its doors and its logging are replaced by a note of the call."""
     calls: list[tuple[Any, ...]] = []
     doors, logs = ModuleType("soloflight.web.serve"), ModuleType("soloflight.web.logs")
-    doors.run = lambda settings, plugins: calls.append((settings, plugins)) or 0  # type: ignore[attr-defined]
+    doors.run = lambda settings, plugins, reload: calls.append((settings, plugins)) or 0  # type: ignore[attr-defined]
     logs.configure = lambda level, form: calls.append((level, form))  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "soloflight.web.serve", doors)
     monkeypatch.setitem(sys.modules, "soloflight.web.logs", logs)
