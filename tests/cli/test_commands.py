@@ -96,7 +96,7 @@ def test_serve_hands_settings_and_plugins_over(served: list[Any], tmp_path: Path
 
 
 def test_serve_ends_with_the_doors_exit_code(served: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["soloflight.web.serve"], "run", lambda settings, plugins: 2)
+    monkeypatch.setattr(sys.modules["soloflight.web.serve"], "run", lambda settings, plugins, reload: 2)
     assert run("serve").exit_code == 2
 
 
