@@ -48,7 +48,7 @@ def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 class Proxy(Process):
-    """A running proxy. ``port`` and ``url`` are its public listener, ``admin`` its admin listener's URL."""
+    """A running proxy. ``port`` (a free one, unless given) and ``url``: its public listener; ``admin``: its admin URL."""
 
     def __init__(
         self,
@@ -59,8 +59,9 @@ class Proxy(Process):
         redis_url: str | None = None,
         folder: Path,
         env: dict[str, str] | None = None,
+        port: int | None = None,
     ) -> None:
-        self.port, self.admin_port = free_port(), free_port()
+        self.port, self.admin_port = port or free_port(), free_port()
         self.config_file = folder / f"soloflight-{self.port}.toml"
         self.config_file.write_text(config if isinstance(config, str) else toml.dump(config))
         origin = f"http://127.0.0.1:{upstream}" if isinstance(upstream, int) else upstream

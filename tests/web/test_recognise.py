@@ -622,16 +622,17 @@ class Shelf:
 
 
 def test_it_holds_no_more_bytes_than_its_bound_and_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("soloflight.web.recognise.TOTAL_LIMIT", 100)
+    monkeypatch.setattr("soloflight.web.recognise.TOTAL_LIMIT", 1000)
+    monkeypatch.setattr("soloflight.web.recognise.HELD_BESIDE", 240)
     shelf = Shelf()
     recogniser = Recogniser(shelf.replays)
     for number in range(10):
         recogniser.learn(b"%d" % number * 30, shelf.call(), trusted=True)
     known = [bool(recogniser.find(b"%d" % number * 30, trusted=True)) for number in range(10)]
     assert known == [False] * 7 + [True] * 3
-    assert repr(recogniser) == "Recogniser(3 requests, 90 bytes)"
+    assert repr(recogniser) == "Recogniser(3 requests, 900 bytes)"
     recogniser.learn(b"9" * 30, shelf.call(), trusted=True)
-    assert repr(recogniser) == "Recogniser(3 requests, 90 bytes)", "learned once"
+    assert repr(recogniser) == "Recogniser(3 requests, 900 bytes)", "learned once"
 
 
 def test_it_knows_only_what_it_learned_and_may_tell() -> None:

@@ -15,6 +15,8 @@ from soloflight.flow.replays import Replay, Replays
 from soloflight.web.prepared import Prepared, prepared
 
 TOTAL_LIMIT = 32 << 20
+# Measured: what is held for a call beside the block and a second copy of its bytes (body and fields): call, plan, key, heads.
+HELD_BESIDE = 2500
 
 
 class Recogniser:
@@ -35,11 +37,11 @@ class Recogniser:
         if not self._on or call.fresh_s == NONE_FRESH or key in self._calls:
             return
         self._calls[key] = call
-        self._size += len(block)
+        self._size += _cost(block)
         while self._size > TOTAL_LIMIT:
             oldest = next(iter(self._calls))
             del self._calls[oldest]
-            self._size -= len(oldest[1])
+            self._size -= _cost(oldest[1])
 
     def find(self, block: bytes, *, trusted: bool) -> tuple[Call, Replay, Prepared] | None:
         """The call and the answer for ``block``, if it was seen before and its answer is kept here and fresh enough."""
@@ -50,3 +52,8 @@ class Recogniser:
         if replay is None or replay.payload != call.payload:
             return None
         return call, replay, prepared(replay)
+
+
+def _cost(block: bytes) -> int:
+    """About how many bytes an entry holds."""
+    return 2 * len(block) + HELD_BESIDE
