@@ -1,4 +1,4 @@
-# soloflight in a container: docs/operating.md, "Container".
+# soloflight in a container: docs/running.md, "Container".
 #
 #   docker build -t soloflight .
 #   docker run -p 8080:8080 -e SOLOFLIGHT_UPSTREAM=https://api.openai.com soloflight

@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from harness.workers import one_on_each, workers
 from soloflight.testing.chat import CH, DONE, FIN
 from soloflight.testing.script import raw, sse
 from soloflight.testing.upstream import ScriptedUpstream
+from soloflight.web.reload import FIXED_AT_START
 
 STREAM = CH + FIN + DONE
 RELOADED, NOT_RELOADED = "configuration reloaded", "configuration not reloaded"
@@ -163,6 +166,13 @@ async def test_signals_that_come_together_are_all_heard_and_a_draining_proxy_rea
         assert (await client.finish()).body == STREAM
         assert proxy.wait() == 0
     assert proxy.log.count(RELOADED) == reloads
+
+
+def test_the_page_names_what_needs_a_restart() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "running.md").read_text()
+    (told,) = re.findall(r"\n\n(`server\.listen`.*?) need a restart", page, re.DOTALL)
+    names = re.findall(r"`\[?([a-z_.]+)\]?`", told)
+    assert [name.removeprefix("server.") for name in names] == [name.removeprefix("server.") for name in FIXED_AT_START]
 
 
 # ── several workers ─────────────────────────────────────────────────────────────────────────────────────────────────
