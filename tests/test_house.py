@@ -39,9 +39,7 @@ def listed(value: str) -> list[str]:
 
 def packages_on_disk() -> list[str]:
     return sorted(
-        ".".join(init.parent.relative_to(root).parts)
-        for root in SOURCE_ROOTS
-        for init in root.rglob("__init__.py")
+        ".".join(init.parent.relative_to(root).parts) for root in SOURCE_ROOTS for init in root.rglob("__init__.py")
     )
 
 
@@ -134,16 +132,13 @@ def test_core_imports_the_standard_library_and_pure_codecs_only() -> None:
 
 def test_the_version_is_the_installed_one_and_the_newest_in_the_changelog() -> None:
     assert distribution("soloflight").version == soloflight.__version__
-    newest = next(
-        line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## [")
-    )
+    newest = next(line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## ["))
     assert newest.startswith(f"## [{soloflight.__version__}] - ")
 
 
 def test_the_entry_points_that_setup_cfg_promises_are_installed_and_load(setup_cfg: ConfigParser) -> None:
     promised = {
-        line.split(" = ")[0]: line.split(" = ")[1]
-        for line in listed(setup_cfg["options.entry_points"]["soloflight"])
+        line.split(" = ")[0]: line.split(" = ")[1] for line in listed(setup_cfg["options.entry_points"]["soloflight"])
     }
     installed = distribution("soloflight").entry_points.select(group="soloflight")
     assert {point.name: point.value for point in installed} == promised
@@ -162,6 +157,4 @@ def test_hookimpl_marks_for_this_project() -> None:
 @pytest.mark.system
 def test_every_package_is_importable_far_from_the_tree(tmp_path: Path) -> None:
     statement = f"import {', '.join(packages_on_disk())}"
-    subprocess.run(
-        [sys.executable, "-I", "-W", "error", "-c", statement], cwd=tmp_path, check=True, timeout=30
-    )
+    subprocess.run([sys.executable, "-I", "-W", "error", "-c", statement], cwd=tmp_path, check=True, timeout=30)

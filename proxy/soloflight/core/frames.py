@@ -37,7 +37,6 @@ class Head:
                 return value
         return None
 
-
     def without(self, name: bytes) -> Head:
         """The head without the fields called ``name`` (lower case)."""
         if self.get(name) is None:

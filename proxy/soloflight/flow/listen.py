@@ -118,7 +118,9 @@ class Listener:
         if push is not None and not cursor.faulted and not flight.away:
             with suppress(FellBehind):  # the task meets it again
                 left = cursor.take()
-        if push is None or not left:  # nothing, where the cursor has moved to another log since it was woken: the task looks
+        if (
+            push is None or not left
+        ):  # nothing, where the cursor has moved to another log since it was woken: the task looks
             woken.set_result(None)
             return
         self._learn(flight)

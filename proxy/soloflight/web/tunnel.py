@@ -7,7 +7,6 @@ import asyncio
 from soloflight.flow.link import Link
 from soloflight.web.connection import Connection
 
-
 FLUSH_S = 5.0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -184,24 +184,36 @@ async def test_a_user_who_may_not_write_is_told_of_in_one_line(
         await works(a)
 
 
+Reads = Callable[[bytes], bytes]
+
+
 @asynccontextmanager
-async def hello_server(version: str) -> AsyncIterator[int]:
-    """Something that says to be a redis-server of this version; yields its port."""
+async def stranger(answer: Reads) -> AsyncIterator[int]:
+    """Something that answers whatever it reads by ``answer``, and leaves when that is empty; yields its port."""
+    serving: set[asyncio.Task[None] | None] = set()
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while await reader.read(1 << 16):
-            words = [b"server", b"redis", b"version", version.encode(), b"mode", b"standalone", b"role", b"master"]
-            if not version:
-                writer.write(b"-ERR unknown command `HELLO`, with args beginning with: \r\n")
-            else:
-                writer.write(b"*8\r\n" + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words))
-        writer.close()
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.add(asyncio.current_task())
+        with suppress(OSError):
+            while (said := await reader.read(1 << 16)) and (reply := answer(said)):
+                writer.write(reply)
+            writer.close()
+            await writer.wait_closed()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
+        await asyncio.gather(*filter(None, serving))  # its clients have left
+
+
+def hello(version: str) -> Reads:
+    """Says to be a redis-server of this version; "" knows no HELLO."""
+    words = [b"server", b"redis", b"version", version.encode(), b"mode", b"standalone", b"role", b"master"]
+    known = b"*8\r\n" + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
+    unknown = b"-ERR unknown command `HELLO`, with args beginning with: \r\n"
+    return lambda said: known if version else unknown
 
 
 @pytest.mark.parametrize(
@@ -213,7 +225,7 @@ async def hello_server(version: str) -> AsyncIterator[int]:
     ],
 )
 async def test_a_server_that_is_too_old(version: str, said: str, caplog: pytest.LogCaptureFixture) -> None:
-    async with hello_server(version) as port, parties(f"redis://127.0.0.1:{port}") as (a,):
+    async with stranger(hello(version)) as port, parties(f"redis://127.0.0.1:{port}") as (a,):
         assert not a.coordinator.up
         assert len(caplog.records) == 1
         assert said in caplog.text
@@ -230,20 +242,13 @@ async def test_nobody_there(caplog: pytest.LogCaptureFixture) -> None:
 
 
 async def test_somebody_else_s_port(caplog: pytest.LogCaptureFixture) -> None:
-    async def http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(100)
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        writer.close()
-
-    server = await asyncio.start_server(http, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    for scheme, said in (("redis", "Protocol error"), ("rediss", "TLS failed: WRONG_VERSION_NUMBER")):
-        caplog.clear()
-        async with parties(f"{scheme}://127.0.0.1:{port}") as (a,):
-            assert not a.coordinator.up
-        assert len(caplog.records) == 1
-        assert said in caplog.text
-    server.close()
+    async with stranger(lambda said: b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
+        for scheme, said in (("redis", "Protocol error"), ("rediss", "TLS failed: WRONG_VERSION_NUMBER")):
+            caplog.clear()
+            async with parties(f"{scheme}://127.0.0.1:{port}") as (a,):
+                assert not a.coordinator.up
+            assert len(caplog.records) == 1
+            assert said in caplog.text
 
 
 # ── TLS ─────────────────────────────────────────────────────────────────────────────────────────────────────
