@@ -31,9 +31,10 @@ from soloflight.core.flight import (
 from soloflight.core.frames import Body, End, Recording
 from soloflight.core.trace import trace_of
 from soloflight.events import CallEnded, FlightEnded, Role, TakenOver, WriteRefused
+from soloflight.flow.approach import Approach
 from soloflight.flow.flights import Call, Flight, Registry, Sight, lost
 from soloflight.flow.follower import Follower, sit_out
-from soloflight.flow.gate import Gate, Passage
+from soloflight.flow.gate import Gate
 from soloflight.flow.lease import Lease, Seat, bound_ms, ms
 from soloflight.flow.owner import Attempt, Ending, Owner, backoff_s
 from soloflight.flow.publish import Publisher
@@ -48,7 +49,7 @@ log = logging.getLogger("soloflight.flow")
 
 # A following node counts as a watcher for this many leases after each look; it looks at least once a lease.
 WATCH_LEASES = 3
-# How long an owner that waits for its session's lock stands back for a follower elsewhere, which may not have to wait.
+# How long a node that waits at the gate leaves an abandoned flight to another one, which is through.
 STAND_BACK_S = 0.1
 ANEW = "anew "
 """What the fleet is told of a refreshed answer: this, its key, and the number of the attempt that made it."""
@@ -93,6 +94,7 @@ class Driver:
             fault = Fault(Code.DRAINING, "the proxy stopped before this answer was whole", 1)
             raise
         finally:
+            await self._give_back(flight)
             if flight.log.ended is None:
                 flight.finish(fault or Fault(Code.INTERNAL, "the flight ended without a result"))
             self.flights.remove(flight)
@@ -133,6 +135,8 @@ class Driver:
                 await self._follow(flight, reply)
                 if flight.log.ended is not None:
                     return
+                if flight.approach is not None and flight.approach.open:
+                    await asyncio.sleep(STAND_BACK_S)
                 if not flight.awaited:  # all have sent bytes of the lost attempt: a new one would be for nobody
                     self.flights.unregister(flight)
                     flight.finish(lost())
@@ -147,8 +151,16 @@ class Driver:
 
     async def _ask(self, flight: Flight, fresh_ms: int | None) -> Reply | None:
         """Claim; None where the backend is away and the work goes on in this process alone."""
+        approach = flight.approach
+        through = approach is not None and not approach.open
         claim = self._claim_op(
-            flight.call, flight=flight.id, claim=flight.call.may_own, fresh_ms=fresh_ms, follow=flight.number
+            flight.call,
+            flight=flight.id,
+            claim=flight.call.may_own,
+            fresh_ms=fresh_ms,
+            follow=flight.number,
+            watch=through or not self._gate.guards(flight.call.stage),
+            direct=through,
         )
         try:
             return await self._around.coordinator.step(flight.call.key, claim)
@@ -180,9 +192,20 @@ class Driver:
         return None if fresh_s is None else -1 if fresh_s < 0 else int(fresh_s * 1000)
 
     def _claim_op(
-        self, call: Call, *, claim: bool, fresh_ms: int | None, flight: str = "", follow: int = 0, watch: bool = True
+        self,
+        call: Call,
+        *,
+        claim: bool,
+        fresh_ms: int | None,
+        flight: str = "",
+        follow: int = 0,
+        watch: bool = True,
+        direct: bool = False,
     ) -> Claim:
-        """``claim`` False: a look only, with ``watch`` that of a follower; ``follow`` is the attempt that is followed."""
+        """``claim`` False: a look only; ``watch``: a follower's, of which the owner hears; ``follow``: the attempt followed.
+
+        ``direct``: this node is through its gate already.
+        """
         stage = call.stage
         return Claim(
             nonce=secrets.token_hex(16),
@@ -196,7 +219,7 @@ class Driver:
             poison_ms=ms(stage.poison_ttl),
             watch_ms=ms(WATCH_LEASES * stage.running_lease) if watch and call.share else 0,
             claim=claim,
-            direct=not self._gate.stands(stage, call.session),
+            direct=direct or not self._gate.stands(stage, call.session),
             follow=follow,
             fresh_ms=fresh_ms,
             payload=call.payload,
@@ -204,19 +227,29 @@ class Driver:
 
     async def _follow(self, flight: Flight, joined: Joined) -> None:
         """Follow the owner elsewhere; back here without an End, the flight must be claimed."""
-        coordinator = self._around.coordinator
         fresh_ms = self._fresh_ms(flight.call)
+        if joined.state is State.PENDING and self._gate.guards(flight.call.stage):
+            self._approach(flight)
+        else:
+            await self._give_back(flight)
+
+        def look(number: int) -> Claim:
+            """At its owner's gate a follower is heard of only once it is through its own: then the owner stands back."""
+            watch = flight.approach is None or not flight.approach.open
+            return self._claim_op(flight.call, claim=False, fresh_ms=fresh_ms, follow=number, watch=watch)
+
         follower = Follower(
-            coordinator,
-            self.flights,
-            flight,
-            lambda number: self._claim_op(flight.call, claim=False, fresh_ms=fresh_ms, follow=number),
+            self._around.coordinator, self.flights, flight, look, on_started=partial(self._give_back, flight)
         )
+        if flight.approach is not None:
+            flight.approach.on_through = follower.look_again
         flight.abandon = partial(self._leave, flight)
         try:
             await follower.run(joined)
         finally:
             flight.abandon = flight.sight = None
+            if flight.approach is not None:
+                flight.approach.on_through = None
 
     async def _leave(self, flight: Flight) -> bool:
         """No listener here any more: stop watching. The flight itself goes on where it is owned."""
@@ -250,22 +283,22 @@ class Driver:
         lease.begin()
         flight.abandon, flight.fail = lease.abandon, partial(lease.fail, retry=False, backoff_s=0.0)
         flight.sight = partial(_owner_sight, lease, owner, self.id, attempt)
-        passage: Passage | None = None
         try:
-            if self._gate.stands(flight.call.stage, flight.call.session):
-                passage = await self._pass(flight)
-                if passage is None:
-                    await lease.abandon(force=True)
-                    await asyncio.sleep(STAND_BACK_S)
-                    return Ending.RETRY
+            if not await self._pass(flight):
+                await lease.abandon(force=True)
+                await asyncio.sleep(STAND_BACK_S)
+                return Ending.RETRY
             flight.on_ring = publisher.ring
             if flight.watchers:
                 publisher.ring()
             if not lease.running and not await lease.start():
                 return Ending.RETRY
             owner.take_call(flight.call)
+            owner.before_end = partial(self._give_back, flight)
             ended = await self._call_upstream(flight, owner)
         except SoloflightError as refused:
+            flight.turned_away = True
+            await self._give_back(flight)
             await lease.fail(refused.fault, retry=False, backoff_s=0.0)
             self.flights.unregister(flight)
             flight.finish(refused.fault)
@@ -275,12 +308,11 @@ class Driver:
                 self._beats.spawn(lease.abandon(force=True), "give back")
             raise
         finally:
-            if passage is not None:
-                await passage.leave()
             lease.end()
             flight.abandon = flight.on_ring = flight.fail = flight.sight = None
             await publisher.close()
         if ended.ending is Ending.SEALED:
+            await self._give_back(flight)
             if ended.accepted and ended.verdict.kept is None and flight.call.fresh_s is not None:
                 await self._tell_anew(flight)
             self._publish(flight, ended)
@@ -288,31 +320,41 @@ class Driver:
             await asyncio.sleep(backoff_s(attempt))
         return ended.ending
 
-    async def _pass(self, flight: Flight) -> Passage | None:
-        """Through the gate, with the call of whoever may go first. None: a follower elsewhere may, and is given the chance once.
+    async def _pass(self, flight: Flight) -> bool:
+        """Through the gate, with the call of whoever may go first. False: another node is through before, and asks for it.
 
-        Raises SoloflightError: what the gate refuses.
+        Raises SoloflightError where everybody was refused.
         """
-        while True:
-            call = flight.call
-            passage = self._gate.passage(call.stage, call.session, flight.id, partial(self._give_way, flight))
-            turn = flight.turn = asyncio.get_running_loop().create_future()
-            flight.on_ring = partial(flight.stand_back, call)
-            entering = self._beats.spawn(_enter(passage), "gate")
-            try:
-                await asyncio.wait((entering, turn), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                flight.turn = flight.on_ring = None
-                if not entering.done():
-                    entering.cancel()
-                    await asyncio.wait((entering,))
-            if entering.cancelled():
-                if flight.call is call:
-                    return None
-            elif (refused := entering.result()) is not None:
-                raise SoloflightError(refused)
-            else:
-                return passage
+        if flight.approach is None and not self._gate.stands(flight.call.stage, flight.call.session):
+            return True
+        approach = self._approach(flight)
+        flight.on_ring = approach.ring
+        if not flight.calls:  # its client left before the claim: nobody waits at a gate for nobody
+            self._watched(flight, flight.watchers)
+        try:
+            through = await approach.enter(flight.calls or [flight.call])
+        finally:
+            flight.on_ring = None
+        if approach.call is not None:
+            flight.call = approach.call
+        return through
+
+    def _approach(self, flight: Flight) -> Approach:
+        """The flight's way to the gate, for all who listen here."""
+        approach = flight.approach
+        if approach is None:
+            give_way = partial(self._give_way, flight)
+            approach = Approach(self._gate, flight.call.stage, flight.id, self._beats, give_way, flight.refuse)
+            flight.approach = approach
+        for call in flight.calls:
+            approach.want(call)
+        return approach
+
+    async def _give_back(self, flight: Flight) -> None:
+        """Whatever the flight has at the gate, or waits for there."""
+        approach, flight.approach = flight.approach, None
+        if approach is not None:
+            await approach.leave()
 
     async def _call_upstream(self, flight: Flight, owner: Owner) -> Attempt:
         """One upstream call, told of when it has ended, whatever ended it."""
@@ -375,15 +417,6 @@ class Driver:
     def _fenced(self, flight: Flight, refusal: str) -> None:
         log.warning("flight %s: an owner's write was refused (%s)", flight.id, refusal)
         self._around.emit(WriteRefused(flight.call.stage.name, flight.id, refusal))
-
-
-async def _enter(passage: Passage) -> Fault | None:
-    """Pass the gate; a refusal is a value here, for it is no failure of a task."""
-    try:
-        await passage.enter()
-    except SoloflightError as refused:
-        return refused.fault
-    return None
 
 
 def _refusal(reply: Reply) -> Fault:

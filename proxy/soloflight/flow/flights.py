@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from soloflight.core.answer import AnswerRules, Facts
 from soloflight.core.errors import Code, Fault
@@ -24,6 +24,9 @@ from soloflight.core.stage import Stage
 from soloflight.flow.memory import Memory
 from soloflight.flow.upstream import Upstream
 from soloflight.ports import Role
+
+if TYPE_CHECKING:
+    from soloflight.flow.approach import Approach
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class Call:
 
 
 class Reelect(Exception):
-    """The flight ended for a reason that is its owner's alone (its session was busy): this listener asks anew."""
+    """The flight ended at its gate, and for others than this listener: it asks anew."""
 
 
 class GoAlone(Exception):
@@ -76,9 +79,13 @@ class Sight:
 
 
 class Mover(Protocol):
-    """A listener, as far as its flight is concerned with it."""
+    """A listener, as far as its flight is concerned with it. ``call``: what it asked for."""
 
+    call: Call | None
     committed: bool
+
+    def refuse(self, fault: Fault) -> None:
+        """It waits no longer."""
 
     def move(self, log: Log) -> None:
         """The flight goes on in ``log``."""
@@ -119,8 +126,8 @@ class Flight:
     on_ring: Callable[[], None] | None = None
     abandon: Callable[[], Awaitable[bool]] | None = None
     fail: Callable[[Fault], Awaitable[bool]] | None = None
-    turn: asyncio.Future[None] | None = None
-    stood_back: bool = False
+    approach: Approach | None = None
+    turned_away: bool = False
     forms: dict[Any, tuple[bytes, bytes]] = field(default_factory=dict)
     movers: set[Mover] = field(default_factory=set)
 
@@ -144,17 +151,27 @@ class Flight:
         if self.decided is not None and not self.decided.done():
             self.decided.set_result(None)
 
-    def turn_to(self, call: Call) -> None:
-        """While the flight waits at the gate: wait no longer with its first call, but with this one."""
-        self.call = call
-        if self.turn is not None and not self.turn.done():
-            self.turn.set_result(None)
+    @property
+    def calls(self) -> list[Call]:
+        """What those ask for who listen here and may cause a call."""
+        return list(self._waiting())
 
-    def stand_back(self, call: Call) -> None:
-        """Another node follows a flight that waits for its session's lock: let it go ahead, once."""
-        if call.session and not self.stood_back:
-            self.stood_back = True
-            self.turn_to(self.call)
+    def _waiting(self) -> Iterator[Call]:
+        return (mover.call for mover in self.movers if mover.call is not None and mover.call.may_own)
+
+    def part(self, mover: Mover) -> None:
+        """A listener leaves; nobody waits at the gate any more for a session that was only its own."""
+        self.movers.discard(mover)
+        if self.approach is not None and mover.call is not None:
+            session = mover.call.session
+            if not any(call.session == session for call in self._waiting()):
+                self.approach.drop(session)
+
+    def refuse(self, session: str | None, fault: Fault) -> None:
+        """Those who wait with ``session`` wait no longer; None: all of them."""
+        for mover in list(self.movers):
+            if mover.call is not None and mover.call.may_own and session in (None, mover.call.session):
+                mover.refuse(fault)
 
     def begin(self, head: Head) -> None:
         """The answer's first byte is here: append its head."""

@@ -13,11 +13,23 @@ import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum
 
 from soloflight.core.errors import ADMISSION, Code, Fault
-from soloflight.core.flight import Absent, Answered, Claim, Faulted, Joined, Notice, NoticeKind, Reply, Wait
+from soloflight.core.flight import (
+    Absent,
+    Answered,
+    Claim,
+    Faulted,
+    Joined,
+    Notice,
+    NoticeKind,
+    Reply,
+    Stale,
+    State,
+    Wait,
+)
 from soloflight.core.frames import Body, End, Frame, Recording
 from soloflight.flow.flights import Flight, Registry, Sight
 from soloflight.ports import BackendError, Batch, Coordinator, Role
@@ -36,16 +48,22 @@ class Parting(Enum):
 class Follower:
     """Follows attempt after attempt of one flight until it ends or must be claimed.
 
-    ``look(number)`` builds the look-only claim for the attempt being followed.
+    ``look(number)`` builds the look-only claim for the attempt being followed. ``on_started``: its owner is through the gate.
     """
 
     def __init__(
-        self, coordinator: Coordinator, registry: Registry, flight: Flight, look: Callable[[int], Claim]
+        self,
+        coordinator: Coordinator,
+        registry: Registry,
+        flight: Flight,
+        look: Callable[[int], Claim],
+        on_started: Callable[[], Awaitable[None]],
     ) -> None:
         self._coordinator = coordinator
         self._registry = registry
         self._flight = flight
         self._look_op = look
+        self._on_started = on_started
         self._batches = 0
         self._last: tuple[Frame, ...] = ()
         self._notices: deque[Notice] = deque(maxlen=PENDING_NOTICES)
@@ -104,9 +122,11 @@ class Follower:
         if isinstance(reply, Joined):
             self._joined, self._joined_at = reply, self._sign_at
             self._turn_to(reply.number)
+            await self._started(reply)
             if reply.frames > self._batches:
                 await self._repair()
             return None
+        await self._started(reply)
         if isinstance(reply, Answered):
             self._turn_to(reply.number)
             recording = await self._coordinator.result(self._flight.call.key, reply.number)
@@ -124,6 +144,19 @@ class Follower:
             self._end_as_published()  # too large to be sealed; or its record was lost behind its last batch
             return Parting.ENDED
         return Parting.RECLAIM
+
+    async def _started(self, reply: Reply) -> None:
+        """Its owner is through the gate: this node waits there no longer, and is heard of from now on."""
+        waits = isinstance(reply, Joined) and reply.state is State.PENDING
+        turned_away = isinstance(reply, Faulted) and reply.fault.code in ADMISSION
+        if self._flight.approach is not None and not (waits or turned_away or isinstance(reply, (Absent, Stale, Wait))):
+            await self._on_started()
+            self._missed = True
+
+    def look_again(self) -> None:
+        """Do not wait for a notice."""
+        self._missed = True
+        self._woken.set()
 
     async def _listen(self, due_s: float) -> bool:
         """Take notices until one of them needs a look, or the attempt is due; True: the log has its End.
@@ -165,7 +198,9 @@ class Follower:
         if notice.kind is NoticeKind.ABANDONED and self._last:
             self._end_as_published()
             return False
-        return notice.kind in (NoticeKind.STARTED, NoticeKind.RING)
+        if notice.kind is NoticeKind.STARTED:
+            return self._flight.approach is None
+        return notice.kind is NoticeKind.RING
 
     def _apply(self, batch: Batch) -> bool:
         """Append a batch in order; a duplicate is dropped; False: there is a gap."""

@@ -37,6 +37,10 @@ class Gate:
         """Whether there is anything to wait for."""
         return bool(session) or stage.max_upstream > 0
 
+    def guards(self, stage: Stage) -> bool:
+        """Whether a call of ``stage`` may have to wait, here or on another node."""
+        return stage.session != "off" or stage.max_upstream > 0
+
     def passage(
         self, stage: Stage, session: str, flight: str, on_contest: Callable[[], Awaitable[bool]] = stays
     ) -> Passage:
@@ -63,13 +67,21 @@ class Passage:
 
     async def enter(self) -> None:
         """Wait for the lock, then for the slot. Raises ``session_busy``, ``saturated`` or ``backend_unavailable``."""
-        if self._seat is not None:
-            await self._sit(self._seat)
+        await self.sit()
         try:
-            await self._gate.slots.take(self._stage)
+            await self.stand()
         except BaseException:
             await self.leave()
             raise
+
+    async def sit(self) -> None:
+        """Wait for the lock. Raises ``session_busy`` or ``backend_unavailable``."""
+        if self._seat is not None:
+            await self._sit(self._seat)
+
+    async def stand(self) -> None:
+        """Wait for the slot. Raises ``saturated``."""
+        await self._gate.slots.take(self._stage)
         self._slotted = True
 
     async def leave(self) -> None:

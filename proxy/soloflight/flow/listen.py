@@ -8,10 +8,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
 
-from soloflight.core.errors import Code
+from soloflight.core.errors import Fault, SoloflightError
 from soloflight.core.frames import NO_USAGE, Body, End, Frame, Recording, Usage
 from soloflight.core.log import Cursor, FellBehind, Log
-from soloflight.flow.flights import Flight, GoAlone, Reelect
+from soloflight.flow.flights import Call, Flight, GoAlone, Reelect
 from soloflight.flow.usage import usage_of
 from soloflight.ports import Role
 
@@ -32,9 +32,11 @@ class Listener:
         "_flight",
         "_on_close",
         "_recording",
-        "_session",
+        "_refused",
         "_source",
+        "_woken",
         "age_s",
+        "call",
         "committed",
         "flight_id",
         "forms",
@@ -54,7 +56,7 @@ class Listener:
         number: int = 0,
         age_s: float = 0.0,
         ttl_s: float = 0.0,
-        session: str = "",
+        call: Call | None = None,
         on_close: Callable[[Flight], None] | None = None,
     ) -> None:
         self.role = role
@@ -62,7 +64,7 @@ class Listener:
         self.number = number
         self.age_s = age_s
         self.ttl_s = ttl_s
-        self._session = session
+        self.call = call
         self.refresh = False
         self.committed = False
         self.forms: dict[Any, tuple[bytes, bytes]] = flight.forms if flight is not None else {}
@@ -71,6 +73,8 @@ class Listener:
         self._recording = recording
         self._on_close = on_close
         self._cursor: Cursor | None = None
+        self._refused: Fault | None = None
+        self._woken: asyncio.Future[list[Frame] | None] | None = None
         if flight is not None:
             self._cursor = flight.log.attach()
             flight.movers.add(self)
@@ -81,7 +85,8 @@ class Listener:
         return f"Listener({self.role and self.role.value}, {self.flight_id}, {self._cursor!r})"
 
     async def next(self, push: Push | None = None) -> list[Frame]:
-        """The frames that came since the last call; waits for at least one. Raises FellBehind, GoAlone, Reelect.
+        """The frames that came since the last call; waits for at least one. Raises FellBehind, GoAlone, Reelect; and
+        SoloflightError where this listener alone is refused.
 
         While it waits, ``push`` is offered frames in the very call that appends them: a frame that it takes costs no wake-up of
         this listener's task. The first batch that it does not take is returned here; an empty one where it took the End.
@@ -96,7 +101,10 @@ class Listener:
             assert cursor is not None
             if frames := cursor.take():
                 return self._checked(flight, frames)
+            if self._refused is not None:
+                raise SoloflightError(self._refused)
             woken: asyncio.Future[list[Frame] | None] = asyncio.get_running_loop().create_future()
+            self._woken = woken
             cursor.wait(partial(self._ring, woken, push))
             if (left := await woken) is not None:
                 return left
@@ -104,8 +112,8 @@ class Listener:
     def _checked(self, flight: Flight, frames: list[Frame]) -> list[Frame]:
         if flight.away:
             raise GoAlone(flight.away)
-        if self._not_mine(flight, frames[-1]):
-            raise Reelect
+        if flight.turned_away and not self.committed:
+            raise Reelect if self._refused is None else SoloflightError(self._refused)
         self._learn(flight)
         return frames
 
@@ -136,11 +144,11 @@ class Listener:
         else:
             cursor.wait(partial(self._ring, woken, push))
 
-    def _not_mine(self, flight: Flight, last: Frame) -> bool:
-        """Whether the flight ended because its owner's session was busy, and this listener is of another one."""
-        fault = last.fault if isinstance(last, End) else None
-        busy = fault is not None and fault.code is Code.SESSION_BUSY
-        return busy and not self.committed and self._session != flight.call.session
+    def refuse(self, fault: Fault) -> None:
+        """Its session, or its stage, has no place for it: whoever waits here is told so."""
+        self._refused = fault
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
 
     def commit(self) -> None:
         """The first byte went out to the client."""
@@ -154,7 +162,7 @@ class Listener:
         if flight is not None and self._cursor is not None:
             if flight.usage is None:
                 usage_of(flight)  # while its log is still here
-            flight.movers.discard(self)
+            flight.part(self)
             flight.followers -= self._counted
             self._cursor.detach()
             if self._on_close is not None:

@@ -129,15 +129,15 @@ class Node:
             flight.abandon_timer = None
         if call.may_own and not flight.call.may_own:
             flight.call = call
-        elif call.may_own and flight.turn is not None and call.session != flight.call.session:
-            flight.turn_to(call)  # one session's queue is not another's: the newcomer goes ahead, for all
-        return Listener(role=Role.FOLLOWER, flight=flight, session=call.session, on_close=self._left)
+        if call.may_own and flight.approach is not None:
+            flight.approach.want(call)
+        return Listener(role=Role.FOLLOWER, flight=flight, call=call, on_close=self._left)
 
     def _launch(self, call: Call) -> Listener:
         flight = self.flights.make(call, time.monotonic())
         if flight is None:
             raise GoAlone("memory")
-        listener = Listener(flight=flight, session=call.session, on_close=self._left)
+        listener = Listener(flight=flight, call=call, on_close=self._left)
         flight.task = self._tasks.spawn(self._driver.drive(flight), f"flight {flight.id}")
         return listener
 
@@ -147,13 +147,19 @@ class Node:
         """A listener closed. Nobody left: the stage's policy decides how long the work goes on for nobody."""
         if flight.log.listeners or flight not in self.flights.all:
             return
-        if flight.abandon_timer is None and flight.closing is None:
-            delay_s = self._patience_s(flight)
-            flight.abandon_timer = asyncio.get_running_loop().call_later(delay_s, self._abandon, flight)
+        loop, timer, delay_s = asyncio.get_running_loop(), flight.abandon_timer, self._patience_s(flight)
+        if flight.closing is None and (timer is None or loop.time() + delay_s < timer.when()):
+            if timer is not None:
+                timer.cancel()
+            flight.abandon_timer = loop.call_later(delay_s, self._abandon, flight)
 
     def _patience_s(self, flight: Flight) -> float:
         stage = flight.call.stage
-        if flight.role is Role.FOLLOWER or flight.log.windowed or flight.turn is not None:
+        if (
+            flight.role is Role.FOLLOWER
+            or flight.log.windowed
+            or (flight.approach is not None and flight.approach.open)
+        ):
             return 0.0  # nothing is lost, or nothing can be kept
         if stage.on_abandon == "cancel":
             return stage.abandon_grace

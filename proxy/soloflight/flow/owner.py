@@ -7,7 +7,7 @@ the answer is complete and may be kept.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -55,7 +55,7 @@ class Attempt:
 
 
 class Owner:
-    """Runs one attempt of ``flight`` under ``lease``."""
+    """Runs one attempt of ``flight`` under ``lease``. ``before_end`` gives back what must be free when the end is told."""
 
     def __init__(
         self, flight: Flight, lease: Lease, publisher: Publisher, memory: Memory, drains: Tasks, attempt: int
@@ -68,6 +68,7 @@ class Owner:
         self._drains = drains
         self._attempt = attempt
         self._starved = False
+        self.before_end: Callable[[], Awaitable[None]] = _nothing
         self.patience: Patience | None = None
 
     def __repr__(self) -> str:
@@ -194,6 +195,7 @@ class Owner:
         """The terminal write, before the last frames reach anybody."""
         log = self._flight.log
         recording = log.recording()
+        await self.before_end()
         if recording is None:
             verdict = replace(verdict, kept=verdict.kept or (Reason.MEMORY if self._starved else Reason.TOO_LARGE))
         else:
@@ -218,6 +220,8 @@ class Owner:
     async def _failed(self, fault: Fault, *, retry: bool) -> Attempt:
         """The attempt gave no (whole) answer. ``retry`` where it is proven that the upstream did not process it."""
         again = retry and self._attempt < self._call.stage.max_attempts and not self._flight.log.ended
+        if not again:
+            await self.before_end()
         retrying = await self._lease.fail(fault, retry=again, backoff_s=backoff_s(self._attempt))
         if again and (retrying or not self._lease.held):
             return Attempt(Ending.RETRY, Verdict(Reason.TRUNCATED, usage=Usage()), fault=fault)
@@ -228,6 +232,10 @@ class Owner:
 def backoff_s(attempt: int) -> float:
     """How long to wait behind attempt number ``attempt`` (from 1) that failed unprocessed."""
     return BACKOFF_S[min(attempt, len(BACKOFF_S)) - 1]
+
+
+async def _nothing() -> None:
+    """There is nothing to be given back."""
 
 
 def _set(future: asyncio.Future[None]) -> None:
