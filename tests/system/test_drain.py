@@ -189,6 +189,7 @@ async def test_a_status_page_that_is_open_holds_nobody_up(
     words: tuple[str, ...], start_proxy: StartProxy, upstream: ScriptedUpstream
 ) -> None:
     proxy = start_proxy({}, *words, upstream=upstream.port)
+    proxy.wait_log("workers are ready" if words else "admin listening")
     async with connect(proxy.admin_port) as page:
         await page.send(request("GET", "/api/events", host="127.0.0.1"))
         await page.read_events(1)

@@ -18,7 +18,7 @@ READY, RELOADED, NOT_RELOADED, ALIVE = b"+", b"=", b"!", b"."
 
 
 class Control:
-    """``first``: stop without losing a stream. ``second``: stop at once. ``on_reload`` is called for each re-read.
+    """``first``: stop without losing a stream. ``second``: stop at once.
 
     ``beat_s``: how often ``alive`` is due, None where nobody watches. ``team``: the workers that this process is one of.
     """
@@ -26,7 +26,8 @@ class Control:
     def __init__(self, beat_s: float | None = None, team: Team | None = None) -> None:
         self.first = asyncio.Event()
         self.second = asyncio.Event()
-        self.on_reload: Callable[[], None] = lambda: None
+        self._reload: Callable[[], None] | None = None
+        self._reload_wanted = False
         self.beat_s = beat_s
         self.team = team
 
@@ -35,6 +36,20 @@ class Control:
 
     def listen(self) -> None:
         """Begin to hear."""
+
+    def on_reload(self, act: Callable[[], None]) -> None:
+        """Call ``act`` for each re-read that is asked for, and now for one that was while the process did not serve yet."""
+        self._reload = act
+        if self._reload_wanted:
+            self._reload_wanted = False
+            act()
+
+    def want_reload(self) -> None:
+        """The configuration shall be read again."""
+        if self._reload is None:
+            self._reload_wanted = True
+        else:
+            self._reload()
 
     def ready(self) -> None:
         """The process serves."""
@@ -64,7 +79,7 @@ class Signals(Control):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
-        loop.add_signal_handler(signal.SIGHUP, lambda: self.on_reload())
+        loop.add_signal_handler(signal.SIGHUP, self.want_reload)
 
     def ready(self) -> None:
         notify("READY=1")
@@ -138,4 +153,4 @@ class Channel(Control):
                 self.first.set()
                 self.second.set()
             elif word == RELOAD[0]:
-                self.on_reload()
+                self.want_reload()

@@ -54,13 +54,13 @@ async def _serve(settings: Settings, plugins: Plugins, reload: Reload, make_cont
         log.error("can not start: %s", error)
         await app.close()
         return CAN_NOT_START
-    control.on_reload = lambda: _reload(app, reload, control)
     control.ready()
+    control.on_reload(lambda: _reload(app, reload, control))
     life = Tasks("life")
     if control.beat_s is not None:
         life.spawn(_signs_of_life(control, control.beat_s), "signs of life")
     await control.first.wait()
-    control.on_reload = lambda: None  # what ends takes no new rules
+    control.on_reload(lambda: None)  # what ends takes no new rules
     control.stopping(app.drain_s + CLOSE_S)
     draining = life.spawn(app.drain(), "drain")
     second = life.spawn(control.second.wait(), "second signal")
