@@ -27,7 +27,11 @@ SHORT = {
         "max_abandoned_stream": "200ms",
     }
 }
-LONG = {"stage_defaults": {"retention": "20s", "local_max_bytes": "64MiB"}}
+# A machine that does other work for some seconds is no fault of an upstream's.
+LONG = {
+    "upstream": {"connect_timeout": "60s"},
+    "stage_defaults": {"retention": "20s", "local_max_bytes": "64MiB"},
+}
 
 
 async def forgetting(upstream: ScriptedUpstream) -> None:
