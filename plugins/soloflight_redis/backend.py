@@ -38,8 +38,8 @@ from soloflight_redis.wire import Lane, Lost, packed
 
 log = logging.getLogger("soloflight.redis")
 
-FIRST_PROBE_S, PROBE_S = (0.05, 0.2), (0.5, 1.0)
-"""Between these the prober waits before each look at a Redis that is away (the promise is 5 s)."""
+FIRST_PROBE_S, LONGEST_PROBE_S = 0.1, 1.0
+"""How long the prober waits at most before it looks at a Redis that is away: twice as long each time (the promise is 5 s)."""
 PROBE_BOUND_S = 2.0
 TURNS = 5
 """How often a command may be sent elsewhere, or again."""
@@ -166,7 +166,7 @@ class Backend:
     async def _wait_for_room(self) -> None:
         """Look until a full Redis takes writes again, for the log's sake: every request tries for itself."""
         while self._full:
-            await asyncio.sleep(random.uniform(*PROBE_S))  # noqa: S311 - spread, not secrecy
+            await asyncio.sleep(random.uniform(0.5, LONGEST_PROBE_S))  # noqa: S311 - spread, not secrecy
             try:
                 self._full = await self._look()
             except Lost:
@@ -204,13 +204,13 @@ class Backend:
         pause_s = FIRST_PROBE_S
         while True:
             await self._tripped.wait()
-            await asyncio.sleep(random.uniform(*pause_s))  # noqa: S311 - spread, not secrecy
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - spread, not secrecy
             self.breaker.probe()
             try:
                 await self._look()
             except Lost as error:
                 self._trip(str(error))
-                pause_s = PROBE_S
+                pause_s = min(2 * pause_s, LONGEST_PROBE_S)
                 continue
             self._tripped.clear()
             pause_s = FIRST_PROBE_S
