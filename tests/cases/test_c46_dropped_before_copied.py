@@ -2,7 +2,7 @@
 
 Source: erpc/erpc#581 and #615.
 Right: all who wait get the result of the one call, whether anything is kept (replay off), or not in this process
-(L1 of size 0). Also when the answer is there as soon as the last of them has joined.
+(L1 of size 0). Also when the answer is there as soon as the last of them has joined, and over Redis on two nodes.
 """
 
 import asyncio
@@ -11,7 +11,10 @@ from contextlib import AsyncExitStack
 import pytest
 
 from harness.client import RawClient, chat, connect, fresh, settle
+from harness.fixtures import StartProxy
+from harness.process import eventually
 from harness.proxy import Proxy
+from harness.redis import RedisServer
 from harness.wire import Response
 from soloflight.testing.chat import completion_object
 from soloflight.testing.script import json
@@ -56,3 +59,36 @@ async def test_all_get_the_one_result(stage: str, rounds: int, proxy: Proxy, ups
             assert len({answer.get("X-Soloflight-Flight") for answer in answers}) == 1
             assert [answer.role for answer in answers] == ["owner", *["follower"] * CROWD]
             assert upstream.calls == number
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize(("stage", "rounds"), [("joins-only", 20), ("no-l1", 10)])
+async def test_all_get_the_one_result_on_two_nodes(
+    stage: str, rounds: int, start_proxy: StartProxy, redis_server: RedisServer, upstream: ScriptedUpstream
+) -> None:
+    """Redis holds nothing for a stage that only joins but what those who follow still need."""
+    target = f"/{stage}/v1/chat/completions"
+    body = json(completion_object(target)).partition(b"\r\n\r\n")[2]
+    nodes = [start_proxy(PROXY, upstream=upstream.port, backend="redis", redis_url=redis_server.url) for _ in range(2)]
+    async with AsyncExitStack() as stack:
+        crowds = [[await stack.enter_async_context(connect(node.port)) for _ in range(CROWD // 2)] for node in nodes]
+        for number in range(1, rounds + 1):
+            gate = asyncio.Event()
+            upstream.play([gate, 0.001, json(completion_object(target))])
+            sent = chat(fresh(stream=False), target=target)
+            owner, *others = [client for crowd in crowds for client in crowd]
+            await owner.send(sent)
+            await upstream.wait_calls(number)
+            for client in others:
+                await client.send(sent)
+            await eventually(lambda: bool(redis_server.command("PUBSUB", "CHANNELS", "soloflight:*:notices")))
+            for node in nodes:
+                await settle(node.port)
+            gate.set()
+            answers = [await client.finish() for client in (owner, *others)]
+            assert {(answer.status, answer.body, answer.complete) for answer in answers} == {(200, body, True)}
+            assert [answer.role for answer in answers] == ["owner", *["follower"] * (CROWD - 1)]
+            assert upstream.calls == number
+    kept = redis_server.command("KEYS", "soloflight:*:answer")
+    assert isinstance(kept, list)
+    assert len(kept) == (0 if stage == "joins-only" else rounds)

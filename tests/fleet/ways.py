@@ -44,6 +44,7 @@ class Way:
     def __init__(self, faults: FaultProxy, loop: asyncio.AbstractEventLoop) -> None:
         self.faults = faults
         self._loop = loop
+        self._muted = False
 
     @property
     def port(self) -> int:
@@ -89,6 +90,7 @@ class Way:
 
     def mute(self) -> int:
         """Make the subscribing connections half-open."""
+        self._muted = True
         return self.do(FaultProxy.mute)
 
     def delay(self, seconds: float) -> None:
@@ -126,5 +128,8 @@ class Way:
         self.do(watch)
 
     def heal(self) -> None:
-        """Take every fault back."""
+        """Take every fault back. Connections that are mute are cut."""
         self.do(FaultProxy.heal)
+        if self._muted:
+            self._muted = False
+            self.cut()
