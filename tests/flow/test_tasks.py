@@ -117,20 +117,20 @@ async def silence(_: Patience) -> None:
 
 
 async def test_silence_ends_at_the_limit() -> None:
-    assert 0.05 <= await patient_for(patience(0.05), silence) < 0.5
+    assert 0.05 <= await patient_for(patience(0.05), silence) < 2
 
 
 async def test_the_deadline_ends_it_whatever_the_limit() -> None:
-    assert 0.05 <= await patient_for(patience(60.0, 0.05), silence) < 0.5
+    assert 0.05 <= await patient_for(patience(60.0, 0.05), silence) < 2
 
 
 async def test_progress_starts_the_limit_anew_and_not_the_deadline() -> None:
     async def steady(bound: Patience) -> None:
         while True:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.02)
             bound.progress()
 
-    assert 0.3 <= await patient_for(patience(0.1, 0.3), steady) < 1
+    assert 1.0 <= await patient_for(patience(0.7, 1.0), steady) < 5
 
 
 async def test_another_limit_holds_from_the_progress_that_sets_it() -> None:
@@ -139,7 +139,7 @@ async def test_another_limit_holds_from_the_progress_that_sets_it() -> None:
         assert bound.due == pytest.approx(asyncio.get_running_loop().time() + 0.05, abs=0.02)
         await silence(bound)
 
-    assert 0.05 <= await patient_for(patience(60.0), shorter) < 0.5
+    assert 0.05 <= await patient_for(patience(60.0), shorter) < 2
 
 
 async def test_a_longer_limit_is_waited_out() -> None:
@@ -147,7 +147,7 @@ async def test_a_longer_limit_is_waited_out() -> None:
         bound.progress(0.2)
         await silence(bound)
 
-    assert 0.2 <= await patient_for(patience(0.02), longer) < 1
+    assert 0.2 <= await patient_for(patience(0.02), longer) < 2
 
 
 async def test_what_is_over_in_time_is_not_touched() -> None:

@@ -259,18 +259,18 @@ async def test_a_get_is_recognised(both: Both) -> None:
 async def test_a_recognised_connection_is_still_closed_when_it_is_idle(
     open_house: OpenHouse, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "KEEPALIVE_S", 0.3)
-    house = await open_house({"server": {"header_timeout": 0.2}})
+    monkeypatch.setattr(connection, "KEEPALIVE_S", 1.0)
+    house = await open_house({"server": {"header_timeout": 3.0}})
     upstream.play(answer)
     block = chat(fresh())
     async with connect(house.port) as client:
         await client.ask(block)
     async with connect(house.port) as client:
         for _ in range(4):
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.4)
             await client.ask(block)
         assert house.at_once == 4
-        assert await client.ended(within_s=2) == "fin"
+        assert await client.ended(within_s=5) == "fin"
 
 
 # ── what it must look at each time ──────────────────────────────────────────────────────────────────────────────────
