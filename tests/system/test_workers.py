@@ -170,7 +170,7 @@ async def test_a_signal_to_a_worker_is_the_supervisors_to_act_on(crew: Proxy, up
 
 @pytest.mark.parametrize("watched", [True, False])
 async def test_one_that_hangs(watched: bool, start_proxy: StartProxy, upstream: ScriptedUpstream) -> None:
-    env = {"WATCHDOG_USEC": "600000"} if watched else {}
+    env = {"WATCHDOG_USEC": "1500000"} if watched else {}
     crew = start_proxy(CONFIG, upstream=upstream.port, env=env)
     crew.wait_log("2 workers are ready")
     hung = workers(crew)[0]
