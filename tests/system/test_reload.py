@@ -202,6 +202,20 @@ async def test_every_worker_takes_it_and_one_that_is_restarted_has_it(
     assert [answer.status for answer in await on_each(crew, chat(fresh(), key="sesame"))] == [200, 200]
 
 
+async def test_one_that_was_being_restarted_meanwhile_has_it(
+    start_proxy: StartProxy, upstream: ScriptedUpstream
+) -> None:
+    crew = start_proxy(towards(upstream, server={"workers": 2}))
+    crew.wait_log("2 workers are ready")
+    crew.config_file.write_text(toml.dump(towards(upstream, server={"workers": 2, "client_keys": ["sesame"]})))
+    first = workers(crew)[0]
+    os.kill(first, signal.SIGKILL)
+    crew.send(signal.SIGHUP)
+    await eventually(lambda: first not in workers(crew) and len(workers(crew)) == 2)
+    await eventually(lambda: RELOADED in crew.log)
+    assert [answer.status for answer in await on_each(crew, chat(fresh()))] == [401, 401]
+
+
 @pytest.mark.parametrize("name", ["a bad value", "a CA bundle that is not there"])
 async def test_a_bad_file_changes_no_worker_nor_one_to_come(
     name: str, start_proxy: StartProxy, upstream: ScriptedUpstream

@@ -39,6 +39,8 @@ LONG_LIFE_S = 30.0
 LOOK_S = 0.25
 # After a second signal a worker has this long to tell its clients and give its seats back.
 AT_ONCE_S = 5.0
+# So long workers have to say whether they have taken a configuration; one that hangs must not hold a reload open.
+RELOAD_S = 10.0
 
 
 class Supervisor:
@@ -49,6 +51,7 @@ class Supervisor:
         self._plugins = plugins
         self._reload = reload
         self._next: Settings | None = None
+        self._reload_until = 0.0
         self._workers: dict[int, Worker] = {}
         self._due: dict[int, float] = {}
         self._deaths: dict[int, int] = {}
@@ -144,6 +147,8 @@ class Supervisor:
             close=[self._wake, *(sibling.channel for sibling in self._workers.values())],
         )
         self._workers[worker.pid] = worker
+        if self._next is not None:
+            worker.tell(RELOAD)
 
     def _team(self, index: int) -> Team | None:
         """Whom the one admin listener speaks for; None where there is none."""
@@ -217,11 +222,15 @@ class Supervisor:
             log.warning("these settings need a restart: %s", ", ".join(fixed))
         for worker in self._workers.values():
             worker.took_reload = None
+        self._reload_until = time.monotonic() + RELOAD_S
         self._tell(RELOAD)
 
     def _settle_reload(self) -> None:
         """Once every worker has read the file: workers to come get what those that live have taken."""
-        if self._next is None or any(worker.took_reload is None and worker.ready for worker in self._workers.values()):
+        if self._next is None:
+            return
+        waiting = any(worker.took_reload is None and worker.ready for worker in self._workers.values())
+        if waiting and time.monotonic() < self._reload_until:
             return
         if all(worker.took_reload is not False for worker in self._workers.values()):
             self._settings = self._next
@@ -259,7 +268,11 @@ class Supervisor:
         now = time.monotonic()
         for index in [index for index, due in self._due.items() if due <= now]:
             del self._due[index]
-            self._fork(index)
+            try:
+                self._fork(index)
+            except OSError as error:  # no memory, no process: the others go on
+                self._due[index] = now + BACKOFF_S[-1]
+                log.error("worker %d can not be started: %s", index, error)
 
     def _tend_redis(self) -> None:
         redis, now = self._redis, time.monotonic()
