@@ -94,10 +94,12 @@ class Driver:
             fault = Fault(Code.DRAINING, "the proxy stopped before this answer was whole", 1)
             raise
         finally:
-            await self._give_back(flight)
-            if flight.log.ended is None:
-                flight.finish(fault or Fault(Code.INTERNAL, "the flight ended without a result"))
-            self.flights.remove(flight)
+            try:
+                await self._give_back(flight)
+            finally:
+                if flight.log.ended is None:
+                    flight.finish(fault or Fault(Code.INTERNAL, "the flight ended without a result"))
+                self.flights.remove(flight)
 
     async def kept(self, call: Call) -> Replay | None:
         """The answer that the coordinator keeps for ``call``, by a look only; None also where the backend is away."""
@@ -127,7 +129,7 @@ class Driver:
                     return
                 fresh_ms = -1  # the stored result is gone or unreadable: a counted miss
             elif isinstance(reply, Wait):
-                await sit_out(self._around.coordinator, flight, reply)
+                await sit_out(self._around.coordinator, flight, reply.wait_ms / 1000)
             elif isinstance(reply, Joined):
                 if not flight.call.share:
                     flight.send_away("busy")
@@ -136,7 +138,7 @@ class Driver:
                 if flight.log.ended is not None:
                     return
                 if flight.approach is not None and flight.approach.open:
-                    await asyncio.sleep(STAND_BACK_S)
+                    await sit_out(self._around.coordinator, flight, STAND_BACK_S)
                 if not flight.awaited:  # all have sent bytes of the lost attempt: a new one would be for nobody
                     self.flights.unregister(flight)
                     flight.finish(lost())
@@ -285,8 +287,7 @@ class Driver:
         flight.sight = partial(_owner_sight, lease, owner, self.id, attempt)
         try:
             if not await self._pass(flight):
-                await lease.abandon(force=True)
-                await asyncio.sleep(STAND_BACK_S)
+                await sit_out(self._around.coordinator, flight, STAND_BACK_S, meanwhile=lease.let_go)
                 return Ending.RETRY
             flight.on_ring = publisher.ring
             if flight.watchers:
@@ -391,7 +392,8 @@ class Driver:
         if flight.log.frames:
             flight.restart(self.flights.new_log(flight.call.stage))
         flight.age_s, flight.ttl_s = found.age_ms / 1000, found.ttl_ms / 1000
-        flight.decide(Role.REPLAY if found.kept else Role.FOLLOWER, found.flight, found.number)
+        followed = found.number == flight.number  # it was under way when this node waited for it
+        flight.decide(Role.REPLAY if found.kept and not followed else Role.FOLLOWER, found.flight, found.number)
         if found.kept:
             self._keep_local(flight.call, recording, found)
         self.flights.unregister(flight)

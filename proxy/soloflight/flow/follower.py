@@ -273,15 +273,18 @@ def _size(frames: tuple[Frame, ...]) -> int:
     return sum(len(frame.data) for frame in frames if isinstance(frame, Body))
 
 
-async def sit_out(coordinator: Coordinator, flight: Flight, wait: Wait) -> None:
-    """Wait until the retry is due, or taken by somebody: then this node follows that attempt, whose end it is told, too.
+async def sit_out(
+    coordinator: Coordinator, flight: Flight, wait_s: float, *, meanwhile: Callable[[], Awaitable[None]] | None = None
+) -> None:
+    """Wait at most so long for another node to take the flight: then this one follows that attempt, whose end it is told, too.
 
-    Without that it would come as a newcomer behind the last attempt's failure, and begin a new flight.
+    Without that it would come as a newcomer behind that attempt's end, and begin a new flight. ``meanwhile`` is done once the
+    other node's attempt can not be missed any more.
     """
     taken = asyncio.get_running_loop().create_future()
 
     def listen(notice: Notice) -> None:
-        if notice.kind is NoticeKind.TAKEN:
+        if notice.number > flight.number:
             flight.number = notice.number
             if not taken.done():
                 taken.set_result(None)
@@ -289,9 +292,11 @@ async def sit_out(coordinator: Coordinator, flight: Flight, wait: Wait) -> None:
     try:
         subscription = await coordinator.subscribe(flight.call.key, listen)
     except BackendError:
-        await asyncio.sleep(wait.wait_ms / 1000)
-        return
+        subscription = None
     try:
-        await asyncio.wait([taken], timeout=wait.wait_ms / 1000)
+        if meanwhile is not None:
+            await meanwhile()
+        await asyncio.wait([taken], timeout=wait_s)
     finally:
-        await subscription.close()
+        if subscription is not None:
+            await subscription.close()
