@@ -133,16 +133,10 @@ class RedisCoordinator:
         """Execute one operation of the ledger atomically. Raises BackendError."""
         call = invocation(key, op, self._cipher)
         try:
-            said = await self._flight(key, call)
+            said = await self._said(key, op, call)
         except WritesRefused:
             await self._let_go(key, op)
             raise
-        except BackendError:
-            if not isinstance(op, Seal) or not call.large:
-                raise
-            # Too large for this Redis, or for its bound: the seal is worth more than the replay.
-            said = await self._flight(key, seal_without_result(op))
-            log.warning("a result of %d bytes could not be stored; it is told, and not kept", op.result.size)
         try:
             answer = reply(op, said)
         except Unreadable as error:
@@ -150,6 +144,20 @@ class RedisCoordinator:
         if isinstance(answer, Answered | Joined):
             self._put_aside(key, answer, came_along(said))
         return answer
+
+    async def _said(self, key: str, op: Operation, call: Invocation) -> list[Any]:
+        """The script's reply. Raises BackendError."""
+        try:
+            return await self._flight(key, call)
+        except WritesRefused:
+            raise
+        except BackendError:
+            if not isinstance(op, Seal) or not call.large:
+                raise
+        # Too large for this Redis, or for its bound: the seal is worth more than the replay.
+        said = await self._flight(key, seal_without_result(op))
+        log.warning("a result of %d bytes could not be stored; it is told, and not kept", op.result.size)
+        return said
 
     async def _flight(self, key: str, call: Invocation) -> list[Any]:
         return await self._open.script(self._names.flight(key), call)
