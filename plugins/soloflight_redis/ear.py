@@ -19,7 +19,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError, RedisError, ResponseError
 
 from soloflight.flow.tasks import Tasks
-from soloflight_redis.topology import Peer, explained, peer
+from soloflight_redis.topology import Peer, explained, hang_up, peer
 from soloflight_redis.wire import Lost, Outbox, packed
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
@@ -177,7 +177,7 @@ class Ear:
         finally:
             writing.cancel()
             self._fall_silent()
-            await connection.disconnect(nowait=True)
+            await hang_up(connection)
 
     async def _write(self, outbox: Outbox, connection: AbstractConnection) -> None:
         try:

@@ -199,7 +199,7 @@ class Dialer:
                 _check(await connection.read_response(), self.target.kind)
             return connection
         except BaseException:
-            await connection.disconnect(nowait=True)
+            await hang_up(connection)
             raise
 
 
@@ -223,6 +223,14 @@ def _check(said: Any, kind: Kind) -> None:
 def _fact(facts: dict[Any, Any], name: bytes) -> str:
     value = facts.get(name, b"")
     return value.decode("ascii", "replace") if isinstance(value, bytes) else str(value)
+
+
+async def hang_up(connection: AbstractConnection) -> None:
+    """Close at once: nothing that is still unsent, and no farewell of TLS, is worth waiting for."""
+    writer = connection._writer  # redis-py closes in good order only, which a silent server can delay for minutes
+    if writer is not None:
+        writer.transport.abort()
+    await connection.disconnect(nowait=True)
 
 
 def peer(connection: AbstractConnection) -> Peer:

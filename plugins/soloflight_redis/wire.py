@@ -20,7 +20,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError, ResponseError
 
 from soloflight.flow.tasks import Tasks
-from soloflight_redis.topology import explained
+from soloflight_redis.topology import explained, hang_up
 
 HELD_UP_S = 0.05
 """A timer that comes later than this tells of a loop that stood still, not of a silent server."""
@@ -134,7 +134,7 @@ class Wire:
         except (RedisError, OSError) as error:
             self.drop(explained(error))
         finally:
-            await self._connection.disconnect(nowait=True)
+            await hang_up(self._connection)
 
     async def _write(self) -> None:
         try:
