@@ -1,8 +1,10 @@
 """The Redis coordinator: the ledger of ``core.ledger`` as Lua, for a fleet of nodes. docs/redis.md describes it.
 
-    lua/          one script per operation, behind a shared prologue
-    scripts       the scripts, built and named        operations   operations ↔ their words
-    codec         frames ↔ bytes, believing nothing   cipher       version byte, AES-GCM
+    lua/          one script per operation, behind what its folder shares: flight, session, fleet
+    scripts       the scripts, built and named        operations   a flight's operations ↔ their words
+    keys          names of keys and channels          sessions     the same of a session's lock
+    codec         frames ↔ bytes, believing nothing   notices      what is published, read
+    cipher        version byte, AES-GCM               breaker      closed, open, half-open
     topology      what a URL names, and its dialer    servers      which lane a command takes (cluster: by slot)
     wire          one connection for many commands    ear          one connection for many channels
     backend       bound, re-send, breaker, probe      hearing      listeners, rings, delivery probe
