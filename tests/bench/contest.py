@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 SERVER_CORE, LOAD_CORE = "0", "1"
 CONNECTIONS = 64
@@ -37,7 +39,7 @@ def running(*command: str, port: int, core: str = SERVER_CORE, log: Path | None 
     """A server process pinned to one core, waited for until it listens, ended by its id. Yields the process id."""
     out = log.open("wb") if log is not None else subprocess.DEVNULL
     root = Path(__file__).parents[1]
-    env = {**os.environ, "PYTHONPATH": str(root)}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
     process = subprocess.Popen(["taskset", "-c", core, *command], stdout=out, stderr=out, env=env)
     try:
         until = time.monotonic() + 20
@@ -152,3 +154,15 @@ def table(title: str, rows: list[tuple[str, ...]]) -> None:
     print(f"\n{title}")
     for row in rows:
         print("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)))
+
+
+def crowd(port: int, count: int, mode: str, elsewhere: int | None = None) -> dict[str, Any]:
+    """The clients of ``bench.crowd``, in their own process on the load's core."""
+    more = [] if elsewhere is None else [str(elsewhere)]
+    command = ["taskset", "-c", LOAD_CORE, sys.executable, "-m", "bench.crowd", str(port), str(count), mode, *more]
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
+    }
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=90, env=env)
+    return dict(json.loads(done.stdout))

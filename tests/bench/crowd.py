@@ -1,4 +1,4 @@
-"""Many identical clients at once, in a process of their own: ``python -m bench.crowd PORT COUNT MODE``; prints one JSON line.
+"""Many identical clients at once, in their own process: ``python -m bench.crowd PORT COUNT MODE [PORT2]``; prints one JSON line.
 
 MODE ``json``: all ask together, added latency is each one's time beyond the upstream's. MODE ``sse``: all listen to one stream;
 lag is each frame's arrival behind its arrival at the first client.
@@ -60,11 +60,12 @@ async def frames(port: int, body: bytes, arrivals: dict[bytes, list[float]], del
     writer.close()
 
 
-async def streaming(port: int, count: int) -> dict[str, object]:
-    """One owner, then ``count`` late followers; the lag of the frames that come after they have joined."""
+async def streaming(port: int, count: int, elsewhere: int) -> dict[str, object]:
+    """One owner, then ``count`` late followers at port ``elsewhere``; the lag of the frames that come after they have joined."""
     arrivals: dict[bytes, list[float]] = {}
     body = json.dumps({"model": "m", "stream": True, "messages": [], "n": time.time()}).encode()
-    await asyncio.gather(*(frames(port, body, arrivals, 0.0 if i == 0 else 0.6) for i in range(count + 1)))
+    late = (frames(elsewhere, body, arrivals, 0.6) for _ in range(count))
+    await asyncio.gather(frames(port, body, arrivals, 0.0), *late)
     live = [times for times in list(arrivals.values())[len(arrivals) // 2 :] if len(times) == count + 1]
     lags = sorted(stamp - times[0] for times in live for stamp in times[1:])
     return {"frames": len(live), "p50_ms": statistics.median(lags) * 1e3, "p99_ms": lags[int(len(lags) * 0.99)] * 1e3}
@@ -73,4 +74,5 @@ async def streaming(port: int, count: int) -> dict[str, object]:
 if __name__ == "__main__":
     uvloop.install()
     port, count, mode = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    print(json.dumps(asyncio.run(together(port, count) if mode == "json" else streaming(port, count))))
+    elsewhere = int(sys.argv[4]) if len(sys.argv) > 4 else port
+    print(json.dumps(asyncio.run(together(port, count) if mode == "json" else streaming(port, count, elsewhere))))

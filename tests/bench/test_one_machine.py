@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import statistics
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -18,6 +15,7 @@ import pytest
 from bench.contest import (
     LOAD_CORE,
     Figures,
+    crowd,
     free_port,
     full,
     nginx_origin,
@@ -96,14 +94,6 @@ def test_throughput(origin: str, tmp_path: Path) -> None:
             )
         )
     table("One process, one core", lines)
-
-
-def crowd(port: int, count: int, mode: str) -> dict[str, object]:
-    """The clients, in their own process on the load's core."""
-    command = ["taskset", "-c", LOAD_CORE, sys.executable, "-m", "bench.crowd", str(port), str(count), mode]
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=90, env=env)
-    return dict(json.loads(done.stdout))
 
 
 def memory_kb(pid: int) -> int:
