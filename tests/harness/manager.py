@@ -5,7 +5,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -56,7 +56,7 @@ class Manager:
             pid = struct.unpack("3i", ancillary[0][2][:CREDENTIALS])[0]
             self.heard.append(Notice(tuple(data.decode().splitlines()), pid, time.monotonic()))
 
-    async def until(self, line: str, *, number: int = 1, within_s: float = 15.0) -> Notice:
+    async def until(self, line: str, *, number: int = 1, within_s: float = 30.0) -> Notice:
         """Wait for the ``number``-th notice that has ``line``."""
         found: list[Notice] = []
 
@@ -70,6 +70,13 @@ class Manager:
     def all(self, line: str) -> list[Notice]:
         """Every notice so far that has ``line``."""
         return [notice for notice in self.take().heard if line in notice.lines]
+
+    def fill(self) -> None:
+        """Leave no room for another message until the next ``take``."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock, suppress(BlockingIOError):
+            sock.setblocking(False)
+            while True:
+                sock.sendto(b"", str(self.path))
 
     def close(self) -> None:
         self._sock.close()

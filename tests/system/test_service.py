@@ -166,12 +166,26 @@ async def test_a_manager_that_does_not_read_holds_nobody_up(
     assert (await ask(proxy.port, chat(fresh()))).complete
 
 
+@pytest.mark.parametrize("words", WAYS, ids=["alone", "workers"])
+async def test_one_that_reads_late_gets_what_counts(
+    words: tuple[str, ...], systemd: Manager, start_proxy: StartProxy, upstream: ScriptedUpstream
+) -> None:
+    """Signs of life may be lost; that a reload has ended must not be."""
+    proxy = start_proxy({}, *words, upstream=upstream.port, env=systemd.env(watchdog_s=WATCHDOG_S))
+    await systemd.until(READY)
+    systemd.fill()
+    proxy.send(signal.SIGHUP)
+    await asyncio.sleep(0.2)
+    await systemd.until(RELOADING)
+    await systemd.until(READY, number=2)
+
+
 async def exit_code(command: list[str], env: dict[str, str]) -> int:
     """Run a command to its end."""
     child = await asyncio.create_subprocess_exec(
         *command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         return await child.wait()
 
 

@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from soloflight.web.notify import notify, reloading, stopping, watchdog_s
+from soloflight.web.notify import alive, notify, reloading, stopping, watchdog_s
 from soloflight.web.team import Team
 
 SECOND_SIGNAL_S = 1.0
@@ -85,7 +85,7 @@ class Signals(Control):
         notify("READY=1")
 
     def alive(self) -> None:
-        notify("WATCHDOG=1")
+        alive()
 
     def reloading(self) -> None:
         reloading()

@@ -6,8 +6,11 @@ import os
 import socket
 import time
 
+# A manager that reads late gets its notices all the same; one that does not read holds nobody up for longer.
+PATIENCE_S = 1.0
 
-def notify(*lines: str) -> None:
+
+def notify(*lines: str, wait_s: float = PATIENCE_S) -> None:
     """Send ``lines`` (``READY=1``, …) to the service manager, if there is one. Never raises: a lost notice is not our fault."""
     path = os.environ.get("NOTIFY_SOCKET", "")
     if not path.startswith(("/", "@")):
@@ -15,10 +18,15 @@ def notify(*lines: str) -> None:
     address = "\0" + path[1:] if path.startswith("@") else path
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-            sock.setblocking(False)  # a manager that does not read must not hold the loop up
+            sock.settimeout(wait_s)
             sock.sendto("\n".join(lines).encode(), address)
     except OSError:
         return
+
+
+def alive() -> None:
+    """A sign of life. One that can not be sent at once is left out: the next one is soon due."""
+    notify("WATCHDOG=1", wait_s=0.0)
 
 
 def reloading() -> None:

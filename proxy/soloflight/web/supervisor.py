@@ -26,7 +26,7 @@ from soloflight.web.app import CLOSE_S, DRAIN_SETTLE_S
 from soloflight.web.control import DRAIN, RELOAD, SECOND_SIGNAL_S, STOP
 from soloflight.web.embedded import EmbeddedRedis, NoServer
 from soloflight.web.logs import configure
-from soloflight.web.notify import notify, reloading, stopping, watchdog_s
+from soloflight.web.notify import alive, notify, reloading, stopping, watchdog_s
 from soloflight.web.reload import with_fixed
 from soloflight.web.serve import CAN_NOT_START, Reload
 from soloflight.web.team import Team
@@ -65,6 +65,7 @@ class Supervisor:
         self._been_ready = False
         self._exit_code = 0
         self._watch_s = watchdog_s()
+        self._alive_at = 0.0
         self._wake = wake_up_by_signals()
 
     def __repr__(self) -> str:
@@ -286,8 +287,10 @@ class Supervisor:
             log.error("%s", error)
 
     def _tell_systemd(self) -> None:
-        if self._watch_s is not None:
-            notify("WATCHDOG=1")
+        now = time.monotonic()
+        if self._watch_s is not None and now >= self._alive_at:
+            self._alive_at = now + self._watch_s
+            alive()
         if not self._been_ready and len(self._workers) == self._settings.server.workers:
             self._been_ready = all(worker.ready for worker in self._workers.values())
             if self._been_ready:
