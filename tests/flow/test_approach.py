@@ -166,6 +166,17 @@ async def test_a_session_that_nobody_waits_with_any_more_is_left_alone(town: Tow
     await world.answered(stayer)
 
 
+async def test_who_comes_just_as_the_last_of_its_session_leaves_waits_like_any_other(town: Town) -> None:
+    world, node = World(town, QUEUE), await town.node()
+    gates = {session: await world.hold(node, session) for session in "ab"}
+    leaver, stayer = await world.waits(node, "a"), await world.waits(node, "b")
+    leaver.leave()
+    newcomer = await node.ask(world.call("a"))
+    gates["a"].set()
+    await world.answered(newcomer, stayer)
+    gates["b"].set()
+
+
 async def test_nobody_waits_at_the_gate_for_nobody(town: Town) -> None:
     """Its client left before the coordinator had answered; the stage would finish what it has begun, but this has not."""
     world, node = World(town, {**QUEUE, "max_abandoned": 60.0}), await town.node()

@@ -65,7 +65,7 @@ class Site:
 
 
 def open_site(
-    backend: str, folder: Path, upstream_port: int, config: dict[str, Any], stack: ExitStack, *, size: int = 2
+    backend: str, folder: Path, upstream_port: int, config: str | dict[str, Any], stack: ExitStack, *, size: int = 2
 ) -> Site:
     """Start the processes of one backend; ``stack`` ends them, and each must end well."""
     redis, options = None, {}

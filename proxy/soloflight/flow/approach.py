@@ -67,21 +67,22 @@ class Approach:
 
     def drop(self, session: str) -> None:
         """Nobody waits with that session any more."""
-        if self._ahead is None and session in self._bids:
-            self._bids[session].cancel()
+        if self._ahead is None:
+            self._cancel([session])
 
     async def _bid(self, call: Call, passage: Passage) -> None:
         try:
             await passage.sit()
             if self._ahead is None:
                 self._ahead = passage
-                self._cancel(session for session in self._bids if session != call.session)
+                self._cancel([session for session in self._bids if session != call.session])
                 await passage.stand()
                 self.call = call
         except SoloflightError as refused:
             self._refused(call, passage, refused.fault)
         finally:
-            self._bids.pop(call.session, None)
+            if self._bids.get(call.session) is asyncio.current_task():
+                del self._bids[call.session]
             if self.call is not call:
                 self._ahead = None if self._ahead is passage else self._ahead
                 await passage.leave()
@@ -101,8 +102,9 @@ class Approach:
             self._fault = fault
 
     def _cancel(self, sessions: Iterable[str]) -> None:
-        for session in list(sessions):
-            self._bids[session].cancel()
+        for session in sessions:
+            if (bid := self._bids.pop(session, None)) is not None:
+                bid.cancel()
 
     # ── the way through ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -138,7 +140,7 @@ class Approach:
         """Give everything back; idempotent. When it returns, the next job of the session can run."""
         self._left = True
         bids = list(self._bids.values())
-        self._cancel(self._bids)
+        self._cancel(list(self._bids))
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             await ahead.leave()
