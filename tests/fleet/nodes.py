@@ -80,6 +80,14 @@ class Node:
         with urllib.request.urlopen(f"{self.proxy.url}/_soloflight/health", timeout=5) as answer:
             return json.load(answer)["degraded"]
 
+    def purge(self, what: str, name: str) -> None:
+        """POST /api/purge of a ``key`` (or a flight's id) or a ``stage``."""
+        body = json.dumps({what: name}).encode()
+        fields = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.proxy.admin}/api/purge", body, fields)
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            assert answer.status == 200
+
     def wait_whole(self) -> None:
         """Wait until it has its Redis (back)."""
         wait_until(lambda: self.degraded is None, within_s=BACK_WITHIN_S + 1, what=f"{self!r} has its Redis back")

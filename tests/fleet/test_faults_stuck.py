@@ -11,6 +11,7 @@ from fleet.nodes import HEARTBEAT_S, LEASE_S, Fleet, Node
 from fleet.strangers import key_of, stranger
 from fleet.witness import Witness
 from harness.client import ask, chat, fresh
+from harness.process import eventually
 from harness.refusals import error_code, refused
 from soloflight.core.flight import Claim, Owned, Refused, Renew
 from soloflight.testing.chat import DONE, FIN
@@ -21,7 +22,7 @@ from soloflight.testing.upstream import ScriptedUpstream
 POISON_S = 2.0
 SILENT_S = 1.2
 SLACK_S = 2.0
-SILENT, BRITTLE = (f"/{name}/v1/chat/completions" for name in ("silent", "brittle"))
+SILENT, BRITTLE, NARROW = (f"/{name}/v1/chat/completions" for name in ("silent", "brittle", "narrow"))
 FLEET = {
     "size": 3,
     "config": {
@@ -41,6 +42,7 @@ FLEET = {
                 "pending_lease": 0.5,
                 "running_lease": 0.5,
             },
+            {"name": "narrow", "match": {"paths": [NARROW]}, "max_upstream": 1, "queue_wait": "60s"},
         ]
     },
 }
@@ -162,3 +164,50 @@ async def test_a_request_that_kills_its_owner_is_not_tried_for_ever(
     assert got_all(await ask(alive[0].port, body), whole(numbered(4, 3)))
     assert upstream.calls == 4
     history.check()
+
+
+async def test_killed_while_it_waits_for_a_slot(
+    fleet: Fleet, clients: Clients, history: Witness, upstream: ScriptedUpstream
+) -> None:
+    """The owner is PENDING: it has the flight and no slot of its stage. It dies there: the next one calls, and that is one call."""
+    upstream.play([HANG], stream(numbered(2, 5)))
+    a, b, c = fleet.nodes
+    busy, body = chat(fresh(), target=NARROW), chat(fresh(), target=NARROW)
+    await clients.ask(a, busy)
+    await upstream.wait_calls(1)
+    await clients.ask(a, body)
+    await eventually(
+        lambda: {seen["state"] for seen in a.proxy.api("/api/flights")["flights"]} == {"running", "pending"}
+    )
+    a.kill()
+    killed_at = time.monotonic()
+    answers = await asyncio.gather(ask(b.port, body), ask(c.port, body))
+    took_s = upstream.requests[1].arrived_at - killed_at
+    print(
+        f"\nkilled while it waited for a slot: the call came {took_s * 1e3:.0f} ms later, lease {LEASE_S * 1e3:.0f} ms"
+    )
+    assert all(got_all(answer, whole(numbered(2, 5))) for answer in answers)
+    assert took_s < LEASE_S * 1.1 + SLACK_S
+    assert upstream.calls == 2
+    history.check()
+
+
+async def test_a_follower_elsewhere_does_not_wait_for_the_owners_slot_for_ever(
+    fleet: Fleet, clients: Clients, history: Witness, upstream: ScriptedUpstream
+) -> None:
+    """The owner waits for its slot while a node with a free one joins: there the call is made, once, for both."""
+    gate = asyncio.Event()
+    upstream.play([gate, *stream(numbered(1, 2))], stream(numbered(2, 5)))
+    a, b, _ = fleet.nodes
+    busy, body = chat(fresh(), target=NARROW), chat(fresh(), target=NARROW)
+    first = await clients.ask(a, busy)
+    await upstream.wait_calls(1)
+    waiting = await clients.ask(a, body)
+    await eventually(lambda: len(a.proxy.api("/api/flights")["flights"]) == 2)
+    elsewhere = await ask(b.port, body)
+    assert got_all(elsewhere, whole(numbered(2, 5)))
+    assert got_all(await waiting.finish(), whole(numbered(2, 5)))
+    gate.set()
+    assert got_all(await first.finish(), whole(numbered(1, 2)))
+    assert upstream.calls == 2
+    history.check(sizes=False)

@@ -119,6 +119,27 @@ async def test_what_redis_has_forgotten_is_made_anew(fleet: Fleet, upstream: Scr
     assert {answer.body for answer in answers} == {whole(numbered(2, 5))}
 
 
+@pytest.mark.parametrize("by", ["key", "stage", "flight"])
+async def test_a_purge_at_one_node_reaches_them_all(by: str, fleet: Fleet, upstream: ScriptedUpstream) -> None:
+    """Redis, and every node's L1; another answer stays."""
+    by_call(upstream)
+    body, other = chat(fresh()), chat(fresh(), target="/no-l1/v1/chat/completions")
+    a, b, c = fleet.nodes
+    flight = (await ask(a.port, body)).get("X-Soloflight-Flight")
+    (record,) = fleet.keys("record")
+    await ask(a.port, other)
+    for node in (b, c):
+        assert [(await ask(node.port, sent)).role for sent in (body, other)] == ["replay", "replay"]
+    wanted = {"key": record.partition("{")[2].partition("}")[0], "stage": "default", "flight": flight}[by]
+    a.purge("stage" if by == "stage" else "key", wanted)
+    for node in fleet.nodes:
+        await settle(node.port)
+    answers = [await ask(node.port, body) for node in (c, a, b)]
+    assert [answer.role for answer in answers] == ["owner", "replay", "replay"]
+    assert {answer.body for answer in answers} == {whole(numbered(3, 5))}
+    assert (await ask(b.port, other)).role == "replay"
+
+
 # ── scope, Idempotency-Key ──────────────────────────────────────────────────────────────────────────────────────────
 
 
