@@ -24,7 +24,7 @@ from soloflight_redis.scripts import build
 FLEET = {"size": 3, "config": {"stage_defaults": {"local_retention": "1s", "retention": "3s", "poison_ttl": "1s"}}}
 EVENTS, LANES = 8, 30
 ANSWERED_WITHIN_S = 20.0
-SHORT_S, LONG_S = 8.0, 45.0
+SHORT_S, LONG_S = 6.0, 45.0
 REFUSALS = {"attempts_exhausted", "follower_timeout", "owner_lost"}
 Fault = Callable[[], Awaitable[None]]
 
