@@ -224,3 +224,26 @@ async def test_uploads_take_the_lock_too(site: Site, upstream: ScriptedUpstream)
         await sending
         assert (await second.finish()).status == 200
     assert [received.body for received in upstream.requests] == [form, form]
+
+
+async def test_waits_are_measured(site: Site, upstream: ScriptedUpstream) -> None:
+    """``soloflight_session_wait_seconds``: one observation for each who took a lock, or was refused it."""
+
+    def waits_of(stage: str) -> float:
+        return sum(node.metric("soloflight_session_wait_seconds_count", stage=stage) for node in site.nodes)
+
+    def waited_s(stage: str) -> float:
+        return sum(node.metric("soloflight_session_wait_seconds_sum", stage=stage) for node in site.nodes)
+
+    gate = asyncio.Event()
+    upstream.play([gate, JOB], JOB)
+    count, before_s, others = waits_of("brief"), waited_s("brief"), waits_of("twin")
+    async with connect(site.one.port) as first:
+        await first.send(job("brief", "measured"))
+        await upstream.wait_calls(1)
+        is_busy(await ask(site.other.port, job("brief", "measured")))
+        gate.set()
+        await first.finish()
+    assert waits_of("brief") == count + 2
+    assert BRIEF_WAIT_S * 0.9 < waited_s("brief") - before_s < BRIEF_WAIT_S + SOON_S
+    assert waits_of("twin") == others

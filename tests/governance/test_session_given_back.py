@@ -11,7 +11,7 @@ import pytest
 
 from governance.jobs import CUT, FAILED, JOB, WAYS, Way, job
 from governance.stages import CONFIG, LEASE_S
-from harness.client import ask, connect, settle
+from harness.client import RawClient, ask, connect, request, settle
 from harness.process import eventually
 from harness.proxy import merged
 from harness.refusals import refused
@@ -137,6 +137,41 @@ async def test_who_waits_and_leaves_does_not_block(how: str, way: Way, site: Sit
         assert (await third.finish()).status == 200
     assert upstream.calls == 2, "the one who left made no call"
     assert upstream.requests[1].arrived_at - freed < SOON_S
+
+
+@pytest.mark.parametrize("how", ["reset", "close"])
+async def test_a_large_upload_that_waits_and_is_given_up(how: str, site: Site, upstream: ScriptedUpstream) -> None:
+    """More than is read of it before its turn, so that its client's leaving may not show before: nobody waits for it then."""
+    gate = asyncio.Event()
+    upstream.play([gate, JOB], JOB)
+    session = f"upload {how}"
+    async with connect(site.one.port) as holder, connect(site.one.port) as third:
+        await holder.send(job("queue", session))
+        await upstream.wait_calls(1)
+        leaver = await RawClient.open(site.other.port)
+        sending = asyncio.create_task(leaver.send(upload("queue", session, 20_000_000)))
+        await settle(site.other.port)
+        sending.cancel()
+        await asyncio.wait([sending])
+        getattr(leaver, how)()
+        await third.send(job("queue", session))
+        await settle(site.one.port)
+        assert upstream.calls == 1
+        freed = time.monotonic()
+        gate.set()
+        assert (await holder.finish()).status == 200
+        assert (await third.finish()).status == 200
+        assert time.monotonic() - freed < SOON_S
+    begun = [received.body_complete for received in upstream.requests]
+    assert begun in ([True, True], [True, False, True]), "what had come of it may have been begun, and was broken off"
+
+
+def upload(stage: str, session: str, size: int) -> bytes:
+    """A form for a route that is not shared."""
+    fields = ("Content-Type: multipart/form-data; boundary=b", "Authorization: Bearer k1")
+    named = (f"X-Soloflight-Stage: {stage}", f"X-Soloflight-Session: {session}")
+    part = b'--b\r\nContent-Disposition: form-data; name="file"; filename="cv.pdf"\r\n\r\n'
+    return request("POST", "/v1/files", *fields, *named, body=part + b"x" * size + b"\r\n--b--\r\n")
 
 
 # ── its process ends ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -130,8 +130,10 @@ class Proxy(Process):
 
     def check_log(self) -> None:
         """The log must not show a fault of ours."""
-        found = [word for word in FAULT_WORDS if word in self.log]
-        assert not found, f"{found} in the log of {self!r}:\n{self.log[-6000:]}"
+        log = self.log
+        found = {word: log.index(word) for word in FAULT_WORDS if word in log}
+        at = min(found.values(), default=0)
+        assert not found, f"{list(found)} in the log of {self!r}:\n{log[max(0, at - 2000) : at + 4000]}"
 
     def stop(self, *, check: bool = True, within_s: float = 40.0) -> None:
         """SIGTERM, if it still runs; with ``check`` it must exit with 0 and a clean log."""

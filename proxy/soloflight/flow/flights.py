@@ -123,6 +123,7 @@ class Flight:
     decided: asyncio.Future[None] | None = None
     task: asyncio.Task[None] | None = None
     abandon_timer: asyncio.TimerHandle | None = None
+    abandon_at: float = 0.0
     on_ring: Callable[[], None] | None = None
     abandon: Callable[[], Awaitable[bool]] | None = None
     fail: Callable[[Fault], Awaitable[bool]] | None = None

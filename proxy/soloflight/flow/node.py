@@ -147,11 +147,12 @@ class Node:
         """A listener closed. Nobody left: the stage's policy decides how long the work goes on for nobody."""
         if flight.log.listeners or flight not in self.flights.all:
             return
-        loop, timer, delay_s = asyncio.get_running_loop(), flight.abandon_timer, self._patience_s(flight)
-        if flight.closing is None and (timer is None or loop.time() + delay_s < timer.when()):
-            if timer is not None:
-                timer.cancel()
-            flight.abandon_timer = loop.call_later(delay_s, self._abandon, flight)
+        loop, delay_s = asyncio.get_running_loop(), self._patience_s(flight)
+        at = loop.time() + delay_s
+        if flight.closing is None and (flight.abandon_timer is None or at < flight.abandon_at):
+            if flight.abandon_timer is not None:
+                flight.abandon_timer.cancel()
+            flight.abandon_at, flight.abandon_timer = at, loop.call_later(delay_s, self._abandon, flight)
 
     def _patience_s(self, flight: Flight) -> float:
         stage = flight.call.stage
