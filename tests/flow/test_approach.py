@@ -373,6 +373,7 @@ async def test_a_lock_is_given_back_before_followers_see_the_end(town: Town) -> 
         assert order.index("Acquire") < order.index("Start") < order.index("Release") < order.index(terminal), order
 
 
+@pytest.mark.lapse
 async def test_a_node_that_dies_at_the_gate(town: Town) -> None:
     """It was first in its queue: the follower goes when its own session is free, or the dead one's lease is over."""
     world, (one, other) = World(town, QUEUE), await nodes_of(town, 2)

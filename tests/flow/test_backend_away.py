@@ -113,6 +113,7 @@ async def test_a_lost_notice_is_repaired_from_the_log(town: Town, lost: int) -> 
     assert (second.body, second.whole) == (CH + content("1") + content("2") + FIN + DONE, True)
 
 
+@pytest.mark.lapse
 async def test_a_lost_word_of_the_end_is_found_by_looking(town: Town) -> None:
     gate = asyncio.Event()
     town.upstream.play(sse(CH, gate, FIN, DONE))
@@ -148,6 +149,7 @@ async def test_a_subscription_that_lost_its_connection_says_look_again(town: Tow
     assert (await second.read()).body == ANSWER
 
 
+@pytest.mark.lapse
 async def test_a_follower_without_a_backend_works_alone_past_the_lease(town: Town) -> None:
     town.upstream.play(sse(CH, HANG, last=False), sse(content("own"), FIN, DONE))
     owner, other = await town.node(), await town.node()
@@ -159,6 +161,7 @@ async def test_a_follower_without_a_backend_works_alone_past_the_lease(town: Tow
     assert (second.body, second.whole, town.upstream.calls) == (content("own") + FIN + DONE, True, 2)
 
 
+@pytest.mark.lapse
 async def test_a_follower_without_any_sign_of_its_flight_is_told_so(town: Town) -> None:
     town.upstream.play([HANG])
     owner, other = await town.node(), await town.node()
@@ -187,6 +190,7 @@ async def test_a_follower_that_can_not_subscribe_works_alone(town: Town) -> None
     assert (second.body, second.whole) == (ANSWER, True)
 
 
+@pytest.mark.lapse
 async def test_a_lost_seal_leaves_the_owner_its_own_answer(town: Town) -> None:
     town.upstream.play(sse(CH, FIN, DONE))
     owner, other = await town.node(), await town.node()

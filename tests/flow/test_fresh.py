@@ -212,6 +212,7 @@ async def test_only_if_cached_joins_a_call_that_runs_here_and_elsewhere(town: To
     assert town.upstream.calls == 1
 
 
+@pytest.mark.lapse
 async def test_only_if_cached_does_not_take_over_a_lost_call(town: Town) -> None:
     town.upstream.play([HANG])
     first, second = await town.node(), await town.node()

@@ -20,6 +20,7 @@ from soloflight.testing.script import HANG, sse
 ANSWER = CH + FIN + DONE
 
 
+@pytest.mark.lapse
 async def test_an_owner_lost_before_the_first_byte_is_replaced_unseen(town: Town) -> None:
     town.upstream.play([HANG], sse(CH, FIN, DONE))
     owner, other = await town.node(), await town.node()
@@ -33,6 +34,7 @@ async def test_an_owner_lost_before_the_first_byte_is_replaced_unseen(town: Town
     assert [(event.outcome, event.kept) for event in other.ended] == [("complete", "kept")]
 
 
+@pytest.mark.lapse
 async def test_with_bytes_sent_a_follower_is_cut_and_without_it_starts_again(town: Town) -> None:
     town.upstream.play(sse(CH, CH, HANG, last=False), sse(content("new"), FIN, DONE))
     owner, other = await town.node(), await town.node()
@@ -52,6 +54,7 @@ async def test_with_bytes_sent_a_follower_is_cut_and_without_it_starts_again(tow
     assert town.upstream.calls == 2
 
 
+@pytest.mark.lapse
 @pytest.mark.parametrize("pushed", [True, False])
 async def test_a_crowd_that_had_sent_nothing_moves_to_the_new_attempt_whole(town: Town, pushed: bool) -> None:
     """More than are woken in one turn of the loop: those of the later turns stand in the new log already when they are."""
@@ -67,6 +70,7 @@ async def test_a_crowd_that_had_sent_nothing_moves_to_the_new_attempt_whole(town
     assert all(client.whole for client in crowd)
 
 
+@pytest.mark.lapse
 async def test_of_many_nodes_one_takes_over_and_the_others_follow_it(town: Town) -> None:
     town.upstream.play([HANG], sse(CH, FIN, DONE))
     owner, *others = [await town.node() for _ in range(4)]
@@ -80,6 +84,7 @@ async def test_of_many_nodes_one_takes_over_and_the_others_follow_it(town: Town)
     assert sorted(len(node.wire.replies(Owned)) for node in others) == [0, 0, 1]
 
 
+@pytest.mark.lapse
 async def test_a_takeover_whose_answer_is_whole_at_once_reaches_who_had_sent_nothing(town: Town) -> None:
     """The record is sealed before the follower looks again: the old log is left behind in the same step that ends the flight."""
     town.upstream.play(sse(CH, HANG, last=False), sse(content("new"), FIN, DONE))
@@ -95,6 +100,7 @@ async def test_a_takeover_whose_answer_is_whole_at_once_reaches_who_had_sent_not
     assert (unsent.body, unsent.whole, unsent.fell_behind) == (made.body, True, False)
 
 
+@pytest.mark.lapse
 async def test_attempts_are_capped_and_the_fault_is_remembered(town: Town) -> None:
     town.upstream.play([HANG])
     first, second, third = await town.node(), await town.node(), await town.node()
@@ -115,6 +121,7 @@ async def test_attempts_are_capped_and_the_fault_is_remembered(town: Town) -> No
     assert town.upstream.calls == 2
 
 
+@pytest.mark.lapse
 async def test_an_owner_that_lost_its_seat_serves_its_own_clients_and_no_one_else(town: Town) -> None:
     """It was cut off past its lease, not dead: its writes are refused and counted, its client's stream goes on."""
     gate = asyncio.Event()
@@ -135,6 +142,7 @@ async def test_an_owner_that_lost_its_seat_serves_its_own_clients_and_no_one_els
     assert (await third.answer(town.call())).body == made.body, "the accepted result stands"
 
 
+@pytest.mark.lapse
 async def test_an_owner_that_beats_without_progress_is_replaced(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is stuck where it would have noticed the silence itself; its heartbeat lives."""
 
@@ -173,6 +181,7 @@ async def test_a_silent_upstream_ends_the_flight_for_all_without_a_second_call(t
     assert town.upstream.calls == 1
 
 
+@pytest.mark.lapse
 async def test_a_follower_has_the_role_of_who_makes_its_answer(town: Town) -> None:
     town.upstream.play([HANG], sse(CH, FIN, DONE))
     owner, other = await town.node(), await town.node()
