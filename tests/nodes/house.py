@@ -17,12 +17,15 @@ DEFAULTS = {"server": {"listen": "127.0.0.1:0", "admin_listen": "off", "drain_ti
 
 
 class House:
-    """One app. ``events`` are those that observers are told; ``at_once`` counts the requests answered without being parsed."""
+    """One app. ``events`` are those that observers are told.
+
+    ``unparsed`` counts the requests that aiohttp did not parse, ``at_once`` those of them answered in the call that read them.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.app = App(settings, Plugins.load())
         self.events: list[Event] = []
-        self.at_once = 0
+        self.unparsed = self.at_once = 0
 
     async def open(self) -> Self:
         """Serve, and look on."""
@@ -30,18 +33,19 @@ class House:
         front, door = self.app.front, self.app._door
         assert front is not None
         assert door is not None
-        emit, recognised = front._emit, front.recognised
+        emit, short_way = front.emit, front.shortcuts.take
 
         def seen(event: Event) -> None:
             self.events.append(event)
             emit(event)
 
-        def counted(block: bytes, connection: Connection) -> bytes | None:
-            answer = recognised(block, connection)
-            self.at_once += answer is not None
-            return answer
+        def counted(block: bytes, connection: Connection) -> bool:
+            taken = short_way(block, connection)
+            self.unparsed += taken
+            self.at_once += taken and connection._gone is None
+            return taken
 
-        front._emit, door.recognised = seen, counted
+        front.emit, door.short_way = seen, counted
         return self
 
     def __repr__(self) -> str:

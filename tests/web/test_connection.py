@@ -116,7 +116,7 @@ async def test_a_handler_that_fails_is_a_500_and_a_log_line(
     async def fails(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(house.app.front, "_serve", fails)
+    monkeypatch.setattr(house.app.front, "serve", fails)
     response = await ask(house.port, chat(fresh()))
     assert (response.status, error_code(response.body), response.get("Connection")) == (500, "internal_error", "close")
     assert "a bug" not in response.body.decode()

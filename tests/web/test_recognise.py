@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import pytest_asyncio
@@ -28,6 +28,7 @@ from soloflight.config.models import Settings
 from soloflight.core.control import NONE_FRESH
 from soloflight.core.frames import Head, Recording
 from soloflight.core.stage import Stage
+from soloflight.flow.admit import Plan
 from soloflight.flow.memory import Memory
 from soloflight.flow.replays import Replay, Replays
 from soloflight.ports import RequestEnded, Role
@@ -38,7 +39,8 @@ from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
 from soloflight.web import connection
 from soloflight.web.connection import known_inside
-from soloflight.web.recognise import Recogniser
+from soloflight.web.recognise import Recogniser, Seen
+from soloflight.web.wire import Client
 
 OURS = {b"x-soloflight-request-id", b"x-soloflight-flight", b"date"}
 CLOCKED = {b"age", b"cache-status"}
@@ -621,32 +623,44 @@ class Shelf:
         return type("Call", (), {"key": key, "stage": self.stage, "fresh_s": fresh_s, "payload": payload})()
 
 
+def seen_as(call: Any) -> Seen:
+    return Seen(call, cast(Plan, None), Client("POST", http11=True, keep_alive=True))
+
+
+def found(recogniser: Recogniser, block: bytes) -> Seen:
+    seen = recogniser.find(block, trusted=True)
+    assert seen is not None
+    return seen
+
+
 def test_it_holds_no_more_bytes_than_its_bound_and_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("soloflight.web.recognise.TOTAL_LIMIT", 1000)
     monkeypatch.setattr("soloflight.web.recognise.HELD_BESIDE", 240)
     shelf = Shelf()
     recogniser = Recogniser(shelf.replays)
     for number in range(10):
-        recogniser.learn(b"%d" % number * 30, shelf.call(), trusted=True)
+        recogniser.learn(b"%d" % number * 30, seen_as(shelf.call()), trusted=True)
     known = [bool(recogniser.find(b"%d" % number * 30, trusted=True)) for number in range(10)]
     assert known == [False] * 7 + [True] * 3
-    assert repr(recogniser) == "Recogniser(3 requests, 900 bytes)"
-    recogniser.learn(b"9" * 30, shelf.call(), trusted=True)
-    assert repr(recogniser) == "Recogniser(3 requests, 900 bytes)", "learned once"
+    assert repr(recogniser) == "Recogniser(3 requests, 900 bytes, Memo(0/1024))"
+    recogniser.learn(b"9" * 30, seen_as(shelf.call()), trusted=True)
+    assert repr(recogniser) == "Recogniser(3 requests, 900 bytes, Memo(0/1024))", "learned once"
 
 
 def test_it_knows_only_what_it_learned_and_may_tell() -> None:
     shelf = Shelf()
     recogniser = Recogniser(shelf.replays)
-    recogniser.learn(b"a", shelf.call(), trusted=True)
-    recogniser.learn(b"gone", shelf.call("other"), trusted=True)
-    recogniser.learn(b"refresh", shelf.call(fresh_s=NONE_FRESH), trusted=True)
-    recogniser.learn(b"payload", shelf.call(payload="p"), trusted=True)
-    assert recogniser.find(b"a", trusted=True)
-    for block, trusted in ((b"a", False), (b"b", True), (b"gone", True), (b"refresh", True), (b"payload", True)):
+    recogniser.learn(b"a", seen_as(shelf.call()), trusted=True)
+    recogniser.learn(b"gone", seen_as(shelf.call("other")), trusted=True)
+    recogniser.learn(b"refresh", seen_as(shelf.call(fresh_s=NONE_FRESH)), trusted=True)
+    recogniser.learn(b"payload", seen_as(shelf.call(payload="p")), trusted=True)
+    assert recogniser.replay(found(recogniser, b"a").call)
+    for block in (b"gone", b"payload"):
+        assert recogniser.replay(found(recogniser, block).call) is None
+    for block, trusted in ((b"a", False), (b"b", True), (b"refresh", True)):
         assert recogniser.find(block, trusted=trusted) is None
     off = Recogniser(shelf.replays, on=False)
-    off.learn(b"a", shelf.call(), trusted=True)
+    off.learn(b"a", seen_as(shelf.call()), trusted=True)
     assert off.find(b"a", trusted=True) is None
 
 

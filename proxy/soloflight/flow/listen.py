@@ -17,6 +17,8 @@ from soloflight.ports import Role
 
 Push: TypeAlias = Callable[[list[Frame]], bool]
 """Takes frames at once and says True; or takes none of them and says False. Never raises."""
+Done: TypeAlias = Callable[[list[Frame] | None, Exception | None], None]
+"""Told once why a listener waits no longer: frames that ``push`` did not take, none where it took the End; None: look; an error."""
 
 
 class Listener:
@@ -29,12 +31,12 @@ class Listener:
     __slots__ = (
         "_counted",
         "_cursor",
+        "_done",
         "_flight",
         "_on_close",
         "_recording",
         "_refused",
         "_source",
-        "_woken",
         "age_s",
         "call",
         "committed",
@@ -74,7 +76,7 @@ class Listener:
         self._on_close = on_close
         self._cursor: Cursor | None = None
         self._refused: Fault | None = None
-        self._woken: asyncio.Future[list[Frame] | None] | None = None
+        self._done: Done | None = None
         if flight is not None:
             self._cursor = flight.log.attach()
             flight.movers.add(self)
@@ -104,10 +106,20 @@ class Listener:
             if self._refused is not None:
                 raise SoloflightError(self._refused)
             woken: asyncio.Future[list[Frame] | None] = asyncio.get_running_loop().create_future()
-            self._woken = woken
-            cursor.wait(partial(self._ring, woken, push))
+            self._wait(cursor, push, partial(_settle, woken))
             if (left := await woken) is not None:
                 return left
+
+    def attend(self, push: Push, done: Done) -> None:
+        """As ``next``, for who has no task; ``push`` is offered what is there at once. Behind ``done``, ``next`` goes on."""
+        cursor = self._cursor
+        assert cursor is not None
+        self._wait(cursor, push, done)
+        self._ring(done, push)
+
+    def _wait(self, cursor: Cursor, push: Push | None, done: Done) -> None:
+        self._done = done
+        cursor.wait(partial(self._ring, done, push))
 
     def _checked(self, flight: Flight, frames: list[Frame]) -> list[Frame]:
         if flight.away:
@@ -117,38 +129,41 @@ class Listener:
         self._learn(flight)
         return frames
 
-    def _ring(self, woken: asyncio.Future[list[Frame] | None], push: Push | None) -> None:
-        """Frames were appended: let ``push`` have them, or wake the task."""
+    def _ring(self, done: Done, push: Push | None) -> None:
+        """Frames were appended: let ``push`` have them, or tell ``done``."""
         flight, cursor = self._flight, self._cursor
-        if woken.done() or flight is None or cursor is None:
+        if done is not self._done or flight is None or cursor is None:
             return
         left: list[Frame] = []
         if push is not None and not cursor.faulted and not flight.away:
             with suppress(FellBehind):  # the task meets it again
                 left = cursor.take()
-        if (
-            push is None or not left
-        ):  # nothing, where the cursor has moved to another log since it was woken: the task looks
-            woken.set_result(None)
+        if push is None or not left:  # nothing, where the cursor has moved to another log since it was woken
+            self._tell(None)
             return
         self._learn(flight)
         try:
             taken = push(left)
         except Exception as error:  # one client's trouble is not the owner's, in whose call this runs
-            woken.set_exception(error)
+            self._tell(None, error)
             return
         if not taken:
-            woken.set_result(left)
+            self._tell(left)
         elif isinstance(left[-1], End):
-            woken.set_result([])
+            self._tell([])
         else:
-            cursor.wait(partial(self._ring, woken, push))
+            cursor.wait(partial(self._ring, done, push))
+
+    def _tell(self, frames: list[Frame] | None, error: Exception | None = None) -> None:
+        """Who waits waits no longer."""
+        done, self._done = self._done, None
+        if done is not None:
+            done(frames, error)
 
     def refuse(self, fault: Fault) -> None:
         """Its session, or its stage, has no place for it: whoever waits here is told so."""
         self._refused = fault
-        if self._woken is not None and not self._woken.done():
-            self._woken.set_result(None)
+        self._tell(None)
 
     def commit(self) -> None:
         """The first byte went out to the client."""
@@ -197,3 +212,12 @@ class Listener:
         if self.role is None or flight.role is Role.REPLAY:
             self.role = flight.role
         self.age_s, self.ttl_s = flight.age_s, flight.ttl_s
+
+
+def _settle(woken: asyncio.Future[list[Frame] | None], frames: list[Frame] | None, error: Exception | None) -> None:
+    if woken.done():  # its task was cancelled at the same moment
+        return
+    if error is not None:
+        woken.set_exception(error)
+    else:
+        woken.set_result(frames)

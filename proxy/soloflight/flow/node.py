@@ -102,6 +102,20 @@ class Node:
             else:
                 return self._join(flight, call)
 
+    def seat(self, call: Call) -> Listener | None:
+        """A seat at a flight that runs here, where that needs no waiting and no thought; None: ``listen`` decides."""
+        flight = self.flights.get(call.key) if call.share else None
+        if (
+            flight is None
+            or not flight.joinable
+            or flight.closing is not None
+            or flight.approach is not None
+            or flight.call.payload != call.payload
+            or flight.call.fresh_s != call.fresh_s
+        ):
+            return None
+        return self._join(flight, call)
+
     def replay(self, call: Call) -> Replay | None:
         """The answer from this process's own memory. Raises ``idempotency_mismatch``."""
         if call.fresh_s == NONE_FRESH:

@@ -151,7 +151,7 @@ class App:
     async def _listen(self, settings: Settings, front: Front, desk: Desk) -> None:
         trusted = [ip_network(network) for network in settings.server.trusted_proxies]
         self._door = Door(front.handle, header_timeout_s=settings.server.header_timeout, trusted=trusted)
-        self._door.recognised = front.recognised
+        self._door.short_way = front.shortcuts.take
         where = await self._bind(self._door, settings.server.public)
         log.info(
             "listening on %s, upstream %s, backend %s", where, settings.upstream.url, settings.coordination.backend
@@ -247,7 +247,7 @@ class App:
             await self.node.stop()
         if self.front is not None:
             await self._told(self.front, time.monotonic() + CUT_S)
-            self.front.cut()
+            await self.front.cut()
         if self._door is not None:
             await self._door.shutdown(timeout=1.0)
         await self._stack.aclose()

@@ -36,6 +36,8 @@ AIOHTTP = (3, 14)
 """The release line whose insides are held by tests; only there a request is answered without its parser."""
 BLOCK_LIMIT = 64 * 1024
 """Longest request that is recognised when it comes again (web.recognise)."""
+UNTIL_VACATED_S = 86_400.0
+"""A connection on which a request is being answered is not idle."""
 _LINGER_RESET = struct.pack("ii", 1, 0)
 
 
@@ -93,7 +95,7 @@ class Door(Server):
         self.header_timeout_s = header_timeout_s
         self.trusted = trusted
         self.leaving = False
-        self.recognised: Callable[[bytes, Connection], bytes | None] | None = None
+        self.short_way: Callable[[bytes, Connection], bool] | None = None
 
     def __call__(self) -> RequestHandler:
         return Connection(self, loop=self._loop, **self._kwargs)
@@ -102,7 +104,9 @@ class Door(Server):
 class Connection(RequestHandler):
     """One client connection. ``peer`` is its address ("" for a Unix socket)."""
 
-    __slots__ = ("_block", "_door", "_head_timer", "_owed", "on_writable", "peer", "relay", "trusted_peer")
+    __slots__ = (
+        "_block", "_door", "_gone", "_head_timer", "_held", "_owed", "on_writable", "peer", "relay", "trusted_peer",
+    )  # fmt: skip
 
     def __init__(self, manager: Door, **settings: Any) -> None:
         super().__init__(manager, **settings)
@@ -111,6 +115,8 @@ class Connection(RequestHandler):
         # Bytes of the current request that are still to come: 0 between two requests, None where it can not be told any more.
         self._owed: int | None = 0
         self._block: tuple[object, bytes] | None = None
+        self._gone: Callable[[], None] | None = None
+        self._held = b""
         self.peer = ""
         self.trusted_peer = False
         self.relay: Callable[[bytes], None] | None = None
@@ -130,7 +136,10 @@ class Connection(RequestHandler):
         if self.relay is not None:
             self.relay(data)
             return
-        if self._owed == 0 and data and self._waiter is not None and not self._messages and self._answer_at_once(data):
+        if self._gone is not None:
+            self._hold(data)
+            return
+        if self._owed == 0 and data and self._waiter is not None and not self._messages and self._short(data):
             return
         begins = self._owed == 0
         super().data_received(data)
@@ -158,21 +167,49 @@ class Connection(RequestHandler):
             if body.exception() is None:
                 body.set_exception(RequestPayloadError("the request body is not valid HTTP"))
 
-    def _answer_at_once(self, data: bytes) -> bool:
-        """Answer a recognised request without parsing it (see web.recognise); False: it takes the long way."""
-        recognised = self._door.recognised
-        transport = self.transport
-        if recognised is None or transport is None or self._close or self._force_close or self._paused:
+    # ── requests that aiohttp's parser does not see ─────────────────────────────────────────────────────────────────
+
+    def _short(self, data: bytes) -> bool:
+        """Offer a block that begins between two requests to the short way (web.short); False: it takes the long one."""
+        short_way, transport = self._door.short_way, self.transport
+        if short_way is None or transport is None or self._close or self._force_close or self._paused:
             return False
-        answer = recognised(data, self)
-        if answer is None:
+        if not short_way(data, self):
             return False
-        transport.write(answer)
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
-        self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
+        self._next_keepalive_close_time = self._loop.time() + (
+            self._keepalive_timeout if self._gone is None else UNTIL_VACATED_S
+        )
         return True
+
+    def occupy(self, gone: Callable[[], None]) -> None:
+        """A request is being answered here; ``gone`` is called once if the connection is lost before ``vacate``.
+
+        What comes behind it waits until then.
+        """
+        self._gone = gone
+
+    def vacate(self, *, keep_alive: bool) -> None:
+        """The answer is out."""
+        self._gone = None
+        if self.transport is None:
+            return
+        if not keep_alive:
+            self.force_close()  # of this transport: what was written leaves first
+            return
+        self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
+        if self._held:
+            held, self._held = self._held, b""
+            self._resume_transport_reading()
+            self.data_received(held)
+
+    def _hold(self, data: bytes) -> None:
+        """Keep what came behind a request that is still being answered, not without end."""
+        self._held += data
+        if len(self._held) >= READ_BUFFER:
+            self._pause_transport_reading()
 
     def _count(self, data: bytes, *, begins: bool) -> None:
         """Keep account of where requests end, and remember a block that is exactly one request, with the message read of it."""
@@ -212,6 +249,9 @@ class Connection(RequestHandler):
             self._head_timer.cancel()
             self._head_timer = None
         super().connection_lost(exc)
+        gone, self._gone = self._gone, None
+        if gone is not None:
+            gone()
         if self.on_writable is not None:
             self.on_writable()
 

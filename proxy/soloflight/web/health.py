@@ -9,6 +9,7 @@ import orjson
 
 from soloflight.web.wire import Client, http_date
 
+HEALTH = "/_soloflight/"
 HEALTH_PATHS = frozenset({"/_soloflight/health", "/_soloflight/livez", "/_soloflight/readyz"})
 
 

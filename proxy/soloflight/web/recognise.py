@@ -1,7 +1,8 @@
-"""Requests that are byte for byte one that went through the whole parser before: answered from local replays at once.
+"""Requests, and heads, that are byte for byte what went through the whole parser before: their verdicts, without parsing.
 
-Such a request means what the first one meant, so its verdict (plan and call) is known without parsing. What may differ between
-the two is looked at each time: whether the answer is still kept and fresh enough, and whether the peer is as trusted.
+What was read once means the same again. A whole request gives its call; a head alone gives its plan, whatever the body. What
+may differ between the two times is looked at each time: whether the answer is still kept and fresh enough, and whether the peer
+is as trusted; a head's plan belongs to its peer, whose address goes upstream with it.
 Rule 1: only on a connection that stands between two requests, and only where the block read is exactly one request.
 Rule 2: everything that changes verdicts (a reload) makes a new Recogniser; everything that changes answers lives in Replays.
 tests/web/test_recognise.py holds that it answers as the long way does.
@@ -9,49 +10,89 @@ tests/web/test_recognise.py holds that it answers as the long way does.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from soloflight.core.control import NONE_FRESH
+from soloflight.core.memo import Memo
+from soloflight.core.request import Request
+from soloflight.flow.admit import MEMO_HEAD, Plan
 from soloflight.flow.flights import Call
 from soloflight.flow.replays import Replay, Replays
 from soloflight.web.prepared import Prepared, prepared
+from soloflight.web.wire import Client
 
 TOTAL_LIMIT = 32 << 20
+HEADS = 1024
 # Measured: what is held for a call beside the block and a second copy of its bytes (body and fields): call, plan, key, heads.
 HELD_BESIDE = 2500
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A whole request: what was made of it."""
+
+    call: Call
+    plan: Plan
+    client: Client
+
+
+@dataclass(frozen=True, slots=True)
+class SeenHead:
+    """A head, and how many bytes of body it announces."""
+
+    request: Request
+    plan: Plan
+    client: Client
+    length: int
+
+
 class Recogniser:
-    """The blocks seen, each with its call. Bounded by bytes; the oldest goes first. ``on`` False: it learns none."""
+    """The blocks and heads seen: bounded by bytes and by number, the oldest goes first. ``on`` False: it learns none."""
 
     def __init__(self, replays: Replays, *, on: bool = True) -> None:
         self._replays = replays
         self._on = on
-        self._calls: dict[tuple[bool, bytes], Call] = {}
+        self._calls: dict[tuple[bool, bytes], Seen] = {}
+        self._heads: Memo[tuple[str, bool, bytes], SeenHead] = Memo(HEADS)
         self._size = 0
 
     def __repr__(self) -> str:
-        return f"Recogniser({len(self._calls)} requests, {self._size} bytes)"
+        return f"Recogniser({len(self._calls)} requests, {self._size} bytes, {self._heads!r})"
 
-    def learn(self, block: bytes, call: Call, *, trusted: bool) -> None:
-        """``block``, from a peer of this trust, was admitted as ``call``."""
+    def learn(self, block: bytes, seen: Seen, *, trusted: bool) -> None:
+        """``block``, from a peer of this trust, was admitted; its client speaks HTTP/1.1 and keeps its connection."""
         key = (trusted, block)
-        if not self._on or call.fresh_s == NONE_FRESH or key in self._calls:
+        if not self._on or seen.call.fresh_s == NONE_FRESH or key in self._calls:
             return
-        self._calls[key] = call
+        self._calls[key] = seen
         self._size += _cost(block)
         while self._size > TOTAL_LIMIT:
             oldest = next(iter(self._calls))
             del self._calls[oldest]
             self._size -= _cost(oldest[1])
 
-    def find(self, block: bytes, *, trusted: bool) -> tuple[Call, Replay, Prepared] | None:
-        """The call and the answer for ``block``, if it was seen before and its answer is kept here and fresh enough."""
-        call = self._calls.get((trusted, block))
-        if call is None:
-            return None
+    def learn_head(self, block: bytes, request: Request, plan: Plan, client: Client) -> None:
+        """``block`` is one whole request, and this was made of its head."""
+        head, _, body = block.partition(b"\r\n\r\n")
+        if self._on and len(head) <= MEMO_HEAD:
+            self._heads.put((request.peer, request.trusted, head), SeenHead(request, plan, client, len(body)))
+
+    def find(self, block: bytes, *, trusted: bool) -> Seen | None:
+        """What was made of ``block``, if it was seen before."""
+        return self._calls.get((trusted, block))
+
+    def find_head(self, block: bytes, *, peer: str, trusted: bool) -> tuple[SeenHead, bytes] | None:
+        """What was made of the head that ``block`` begins with, and its body, where the block is one whole request."""
+        head, _, body = block.partition(b"\r\n\r\n")
+        seen = self._heads.get((peer, trusted, head))
+        return (seen, body) if seen is not None and seen.length == len(body) else None
+
+    def replay(self, call: Call) -> tuple[Replay, Prepared] | None:
+        """The answer for ``call``, if it is kept here and fresh enough."""
         replay = self._replays.get(call.stage, call.key, call.fresh_s)
         if replay is None or replay.payload != call.payload:
             return None
-        return call, replay, prepared(replay)
+        return replay, prepared(replay)
 
 
 def _cost(block: bytes) -> int:

@@ -66,22 +66,23 @@ class Responder:
     _tail: bytes = b""
     _streamed: bool = False
 
-    async def follow(self, listener: Listener) -> Delivery:
-        """Write everything that ``listener`` reads, to the end. Raises ClientGone."""
-        push = partial(self._push, listener)
+    async def follow(self, listener: Listener, frames: list[Frame] | None = None) -> Delivery:
+        """Write everything that ``listener`` reads, to the end; ``frames`` it has read already. Raises ClientGone."""
+        push = partial(self.push, listener)
         try:
             while True:
                 try:
-                    frames = await listener.next(push)
+                    frames = frames or await listener.next(push)
                 except FellBehind:
                     await self._cut(Fault(Code.OWNER_LOST, "this client was too slow for a long answer"))
                     return self.delivery
                 if not frames or await self._write(listener, frames):
                     return self.delivery
+                frames = None
         finally:
             listener.close()
 
-    def _push(self, listener: Listener, frames: list[Frame]) -> bool:
+    def push(self, listener: Listener, frames: list[Frame]) -> bool:
         """Write frames in the call that appends them to the log, if the client takes bytes and they are not many.
 
         False: nothing was written, this answer's task does it.
