@@ -22,6 +22,7 @@ from soloflight.flow.link import Link, bytes_acked, closed_by_peer
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+CODED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the proof is the Linux kernel's")
 
 
@@ -36,8 +37,7 @@ class Pair:
 
     def expect(self) -> None:
         """The link waits for an answer, as an exchange does."""
-        self.link.begin_request()
-        self.link.set_response_params(read_until_eof=True, auto_decompress=False)
+        self.link.begin_request(read_until_eof=True, auto_decompress=False)
 
     async def sent(self, data: bytes) -> None:
         """The peer has sent ``data``, and the link has it."""
@@ -112,15 +112,16 @@ async def test_an_idle_connection_shows_a_fin_a_reset_and_stray_bytes_before_the
 # ── proof that a request was not taken ──────────────────────────────────────────────────────────────────────────────
 
 
-async def answered(pair: Pair) -> None:
+async def answered(pair: Pair, answer: bytes = OK) -> None:
     """One request and its answer: the connection is a kept one from here on."""
     pair.expect()
     pair.link.write(REQUEST)
     await eventually(lambda: len(pair.peer.recv(1 << 16, socket.MSG_PEEK)) == len(REQUEST))
     pair.peer.recv(1 << 16)
-    await pair.sent(OK)
-    _, payload = await pair.link.read()
-    assert await payload.read() == b"ok"
+    await pair.sent(answer)
+    plain = await pair.link.first()
+    assert (plain is not None) == (answer == OK)
+    assert (plain[1] if plain else await (await pair.link.read())[1].read()) == b"ok"
 
 
 @LINUX
@@ -251,11 +252,12 @@ async def test_many_bytes_behind_an_upgrade_hold_reading_until_they_are_taken(pa
 # ── what is behind an answer ────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_connection_is_kept_behind_a_whole_answer(pair: Pair) -> None:
-    await answered(pair)
+@pytest.mark.parametrize("answers", [(OK, OK), (OK, CODED), (CODED, OK), (CODED, CODED)])
+async def test_a_connection_is_kept_behind_a_whole_answer(pair: Pair, answers: tuple[bytes, bytes]) -> None:
+    await answered(pair, answers[0])
     pair.link.end_answer()
     assert not pair.link.should_close
-    await answered(pair)
+    await answered(pair, answers[1])
     assert pair.link.used == 2
     assert repr(pair.link) == "Link(used=2, connected=True)"
 
@@ -311,5 +313,6 @@ async def test_an_early_answer_is_heard_though_the_request_could_not_be_written(
             break
         pair.link.transport.write(b"x" * 1000)
         await asyncio.sleep(0.001)
-    message, _ = await asyncio.wait_for(pair.link.read(), 5)
-    assert message.code == 413
+    plain = await asyncio.wait_for(pair.link.first(), 5)
+    assert plain is not None
+    assert plain[0].status == 413

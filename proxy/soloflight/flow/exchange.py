@@ -61,6 +61,7 @@ class Exchange:
         self._connection: Connection | None = connection
         self._out = out
         self._payload: StreamReader | None = None
+        self._rest: bytes | None = None
         self._upload: asyncio.Task[None] | None = None
         self.link = link
         self.head = Head(0, b"", ())
@@ -83,9 +84,21 @@ class Exchange:
         else:
             self.abort()
 
-    def write(self, head: bytes, body: bytes | AsyncIterator[bytes], uploads: Tasks) -> None:
-        """Write the request; an iterator body is pumped by a task while the answer may already come."""
-        self.link.begin_request()
+    def write(self, head: bytes, body: bytes | AsyncIterator[bytes], uploads: Tasks, read_limit: int) -> None:
+        """Write the request; an iterator body is pumped by a task while the answer may already come.
+
+        Of the answer, ``read_limit`` bytes are read ahead.
+        """
+        self.link.begin_request(
+            skip_payload=self._out.method == "HEAD",
+            read_until_eof=True,
+            auto_decompress=False,
+            read_timeout=None,
+            read_bufsize=read_limit,
+            max_line_size=HEAD_LIMIT,
+            max_field_size=HEAD_LIMIT,
+            max_headers=512,
+        )
         try:
             if isinstance(body, bytes) and len(body) <= ONE_WRITE:
                 self.link.write(head + body)
@@ -123,18 +136,11 @@ class Exchange:
         except (ClientError, OSError):
             raise _UpstreamGone from None
 
-    async def read_head(self, read_limit: int) -> None:
+    async def read_head(self) -> None:
         """Read the final head (interim 1xx answers are passed over). Raises UpstreamError."""
-        self.link.set_response_params(
-            skip_payload=self._out.method == "HEAD",
-            read_until_eof=True,
-            auto_decompress=False,
-            read_timeout=None,
-            read_bufsize=read_limit,
-            max_line_size=HEAD_LIMIT,
-            max_field_size=HEAD_LIMIT,
-            max_headers=512,
-        )
+        if (plain := await self.link.first()) is not None:
+            self.head, self._rest = plain[0], plain[1] or None
+            return
         try:
             while True:
                 message, payload = await self.link.read()
@@ -157,10 +163,13 @@ class Exchange:
 
     def ended(self) -> bool:
         """Whether the body's last byte has been read already."""
-        return self._payload is None or self._payload.at_eof()
+        return self._rest is None and (self._payload is None or self._payload.at_eof())
 
     async def read(self) -> bytes:
         """The next body bytes, b"" at the proven end. Raises UpstreamError if the body broke off."""
+        if self._rest is not None:
+            data, self._rest = self._rest, None
+            return data
         assert self._payload is not None
         try:
             return await self._payload.readany()

@@ -13,9 +13,15 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any, TypeAlias
 
 from aiohttp import ClientPayloadError
 from aiohttp.client_proto import ResponseHandler
+
+from soloflight.core.frames import Head
+from soloflight.core.plain import read_plain
+
+Plain: TypeAlias = tuple[Head, bytes]
 
 # Linux struct tcp_info (include/uapi/linux/tcp.h): tcpi_bytes_acked, a u64, stands at offset 120 since 4.1.
 _TCP_INFO_SIZE = 232
@@ -66,6 +72,9 @@ class Link(ResponseHandler):
         self._acked_at_start: int | None = None
         self._peer_finished = False
         self._idle = False
+        self._params: dict[str, Any] = {}
+        self._first: asyncio.Future[Plain | None] | None = None
+        self._unanswered = False
 
     def __repr__(self) -> str:
         return f"Link(used={self.used}, connected={self.is_connected()})"
@@ -75,17 +84,38 @@ class Link(ResponseHandler):
         self._tls = transport.get_extra_info("sslcontext") is not None
         self._acked_at_start = bytes_acked(transport)
 
-    def begin_request(self) -> None:
-        """Note how many bytes the peer has, or will have, acknowledged before the next request is written.
+    def begin_request(self, **params: Any) -> None:
+        """A request is about to be written; ``params`` are for the parser of its answer (``set_response_params``).
+
+        Note how many bytes the peer has, or will have, acknowledged before the next request is written.
 
         On a plain connection that is what was written so far: answers came to all of it. Under TLS the kernel counts records.
         """
         self.used += 1
         self._idle = False
+        self._params = params
+        self._parser = None
+        self._first = self._loop.create_future()
+        self._unanswered = True
         if self._tls:
             self._acked_before = bytes_acked(self.transport)
         elif self._acked_at_start is not None:
             self._acked_before = self._acked_at_start + self._written
+
+    async def first(self) -> Plain | None:
+        """The answer, where all of it came in one plain block; None: ``read`` it from the parser, or what went wrong instead."""
+        assert self._first is not None
+        return await self._first
+
+    def _begun(self, data: bytes) -> bool:
+        """The first bytes of an answer are here; True where they are all of it."""
+        self._unanswered = False
+        plain = read_plain(data) if data and not self._params.get("skip_payload") else None
+        if plain is None:
+            self.set_response_params(**self._params)
+        if self._first is not None and not self._first.done():
+            self._first.set_result(plain)
+        return plain is not None
 
     def end_answer(self) -> None:
         """The answer is through. What is behind it is nobody's (RFC 9112 section 9.2): such a connection is not used again."""
@@ -145,12 +175,19 @@ class Link(ResponseHandler):
         if self._idle and data:
             self._spoil()
             return
+        if self._unanswered and self._begun(data):
+            return
         super().data_received(data)
         fault, payload = self._exception, self._payload
         if fault is not None and payload is not None and not payload.is_eof() and payload.exception() is None:
             payload.set_exception(
                 fault
             )  # aiohttp's C parser forgets the body that it refuses: its reader would wait for ever
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """Where reading is not paused there is nothing to resume: aiohttp's readers ask for it after each piece."""
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -179,6 +216,8 @@ class Link(ResponseHandler):
         self._peer_finished = self._peer_finished or isinstance(exc, BrokenPipeError)
         if exc is not None and self.relay is None and not self._tls:
             self._hear_out()
+        if self._unanswered:
+            self._begun(b"")
         payload = self._payload
         if exc is not None and payload is not None and not payload.is_eof() and payload.exception() is None:
             # aiohttp takes any close for the end of a body that only the close ends; a reset is none.

@@ -65,8 +65,8 @@ class Upstream:
         exchange = await self._begin(out, body, fresh=last)
         reused = exchange.link.used > 0
         try:
-            exchange.write(self._head_for(out), body, self._uploads)
-            await exchange.read_head(self._endpoint.read_limit)
+            exchange.write(self._head_for(out), body, self._uploads, self._endpoint.read_limit)
+            await exchange.read_head()
         except UpstreamError as error:
             exchange.abort()
             if exchange.upload_fault is not None:
