@@ -7,6 +7,7 @@ upstream call too many is a fault.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -17,7 +18,7 @@ from bench import throughput, together
 from bench.contenders import versions
 from bench.figures import Figures, markdown, table
 from bench.load import build
-from bench.machine import Broken
+from bench.machine import LOAD_CORE, Broken
 from bench.reach import REACHES
 from bench.stand import Bench
 
@@ -56,6 +57,8 @@ def main() -> int:
     parser.add_argument("--write", type=Path, metavar="FILE")
     parser.add_argument("work", nargs="*", metavar="WORK", help=f"some of: {', '.join(WORKS)}")
     asked = parser.parse_args()
+    # What stands beside the server is on the load's core, this process, too.
+    os.sched_setaffinity(0, {int(LOAD_CORE)})
     full, figures, began = asked.form == "full", Figures(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="soloflight-bench-") as name:
         folder = Path(name)

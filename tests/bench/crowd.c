@@ -6,7 +6,8 @@
  * "asked" is printed once all have. Reads every answer to its end and prints one JSON line: for each group the answers'
  * statuses, sizes and digests, how long each took from its question to its last byte, and the lag of each live event:
  * its arrival less the stamp {"t":NANOSECONDS of CLOCK_MONOTONIC} that the origin wrote into it. An event is live for a
- * client when it was written after the client had its answer's head: what came before is history.
+ * client when it was written after the client had its answer's head: what came before is history. Of later groups there
+ * is also how far they are behind the first group's first client, event by event.
  * Exits 1 when a connection fails or after 60 s. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -31,8 +32,18 @@ typedef struct {
 } Samples;
 
 typedef struct {
+    int64_t written, came;
+} Arrival;
+
+typedef struct {
+    Arrival *at;
+    size_t count, room;
+} Arrivals;
+
+typedef struct {
     int port, count, delay_ms;
-    Samples took_ms, lag_ms;
+    Samples took_ms, lag_ms, behind_ms;
+    Arrivals arrivals; /* of live events; of the first group only its first client's */
     int statuses[600];
     long events_least, events_most, bytes_least, bytes_most;
     uint64_t digest;
@@ -40,7 +51,7 @@ typedef struct {
 } Group;
 
 typedef struct {
-    int socket, status, chunked, done;
+    int socket, status, chunked, done, compared;
     Group *group;
     int64_t asked, head_at;
     long length, bytes, events; /* length: of the answer, -1 until known or where it is chunked */
@@ -67,6 +78,29 @@ static void add(Samples *samples, double value) {
         if (!samples->at) fail("memory");
     }
     samples->at[samples->count++] = (float)value;
+}
+
+static void note(Arrivals *arrivals, int64_t written, int64_t came) {
+    if (arrivals->count == arrivals->room) {
+        arrivals->room = arrivals->room ? arrivals->room * 2 : 4096;
+        arrivals->at = realloc(arrivals->at, arrivals->room * sizeof(Arrival));
+        if (!arrivals->at) fail("memory");
+    }
+    arrivals->at[arrivals->count++] = (Arrival){written, came};
+}
+
+static int by_stamp(const void *a, const void *b) {
+    int64_t x = ((const Arrival *)a)->written, y = ((const Arrival *)b)->written;
+    return (x > y) - (x < y);
+}
+
+/* How far a group's events are behind the same events at the first client, whose stamps ascend. */
+static void compare(Group *group, const Arrivals *first) {
+    for (size_t i = 0; i < group->arrivals.count; i++) {
+        Arrival *one = &group->arrivals.at[i];
+        Arrival *same = bsearch(one, first->at, first->count, sizeof(Arrival), by_stamp);
+        if (same) add(&group->behind_ms, (one->came - same->came) / 1e6);
+    }
 }
 
 static int ascending(const void *a, const void *b) {
@@ -109,7 +143,10 @@ static void take_line(Client *c, const char *line, size_t size) {
     if (size > sizeof stamp && memcmp(line, stamp, sizeof stamp - 1) == 0) {
         int64_t written = strtoll(line + sizeof stamp - 1, NULL, 10);
         c->events++;
-        if (written > c->head_at) add(&c->group->lag_ms, (now_ns() - written) / 1e6);
+        if (written <= c->head_at) return;
+        int64_t came = now_ns();
+        add(&c->group->lag_ms, (came - written) / 1e6);
+        if (c->compared) note(&c->group->arrivals, written, came);
     }
 }
 
@@ -247,6 +284,8 @@ static void print_group(Group *g) {
     print_samples("took_ms", &g->took_ms);
     printf(",");
     print_samples("lag_ms", &g->lag_ms);
+    printf(",");
+    print_samples("behind_ms", &g->behind_ms);
     printf("}");
 }
 
@@ -268,6 +307,7 @@ int main(int argc, char **argv) {
     Client *clients = calloc((size_t)total, sizeof(Client)), *next = clients;
     for (int i = 0; i < many; i++)
         for (int k = 0; k < groups[i].count; k++) join(next++, &groups[i], poll);
+    for (int i = 0; i < total; i++) clients[i].compared = many > 1 && (i == 0 || clients[i].group != &groups[0]);
     puts("connected");
     fflush(stdout);
     if (getchar() == EOF) return 1;
@@ -285,6 +325,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "crowd: %d of %d answers did not come\n", left, total);
         return 1;
     }
+    for (int i = 1; i < many; i++) compare(&groups[i], &groups[0].arrivals);
     printf("[");
     for (int i = 0; i < many; i++) {
         if (i) printf(",");

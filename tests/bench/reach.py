@@ -50,7 +50,7 @@ REACHES = (
     Reach(
         "1,000 listeners: server core in use",
         Key(LIVE.format(FOLLOWERS), OWN.name, "core"),
-        most=0.95,
+        most=SATURATED,
         unit="of one core",
     ),
     Reach("100 followers elsewhere: added p50", Key(ELSEWHERE.format(100), NODE, "late_p50_ms"), most=2, unit="ms"),
