@@ -32,6 +32,7 @@ WORKS: dict[str, Callable[[Bench], None]] = {
     "start": together.start,
     "gateways": throughput.gateways,
 }
+QUIET = 0.5
 QUICK = tuple(name for name in WORKS if name != "gateways")
 
 
@@ -60,6 +61,8 @@ def main() -> int:
     # What stands beside the server is on the load's core, this process, too.
     os.sched_setaffinity(0, {int(LOAD_CORE)})
     full, figures, began = asked.form == "full", Figures(), time.monotonic()
+    if os.getloadavg()[0] > QUIET:
+        figures.note(f"the machine was not quiet when this began: load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory(prefix="soloflight-bench-") as name:
         folder = Path(name)
         bench = Bench(folder, figures, full, build(folder))

@@ -134,11 +134,15 @@ def table(figures: Figures, work: str) -> str:
     found = figures.of(work)
     measures = [name for name in FORMATS if any(name in row for row in found.values())]
     first = next(iter(found.values()))
-    head = ("", *(FORMATS[name][0] for name in measures), *(("ratio",) if "rps" in measures else ()))
+    head = (
+        "",
+        *(FORMATS[name][0] for name in measures),
+        *(("ratio by rate", "ratio by CPU") if "rps" in measures else ()),
+    )
     rows = []
     for contender, row in found.items():
         cells = [cell(name, row) for name in measures]
         if "rps" in measures:
-            cells.append(f"{row['rps'] / first['rps']:.3g}")
+            cells += [f"{row['rps'] / first['rps']:.3g}", f"{first['cpu_us'] / row['cpu_us']:.3g}"]
         rows.append((contender, *cells))
     return f"**{work}**\n\n{markdown(head, rows)}"

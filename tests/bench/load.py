@@ -122,10 +122,10 @@ class Round:
 MS = {"us": 0.001, "ms": 1.0, "s": 1000.0, "m": 60000.0}
 
 
-def wrk(url: str, script: Script, seconds: float, pid: int, salt: str, connections: int = CONNECTIONS) -> Round:
+def wrk(url: str, script: Script, seconds: float, pid: int, salt: str) -> Round:
     """One round of load on a server."""
     before = cpu_s(pid)
-    much = ["-t1", f"-c{connections}", f"-d{seconds:g}s", "--timeout", "30s", "--latency"]
+    much = ["-t1", f"-c{CONNECTIONS}", f"-d{seconds:g}s", "--timeout", "30s", "--latency"]
     command = ["taskset", "-c", LOAD_CORE, "wrk", *much, "-s", str(script.path), url, "--", salt]
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60, env={"PATH": SEARCH})
     text = done.stdout

@@ -25,14 +25,13 @@ class Line:
     path: str = SHARED
     variety: int = 1
     calls: str = "at most one"
-    connections: int = CONNECTIONS
     warmed_by: Contender | None = None
 
     def holds(self, calls: int, requests: int) -> bool:
         """Whether so many calls are due for so many answered requests. The last of a round may be on their way."""
         if self.calls == "at most one":
             return calls <= 1
-        return requests <= calls <= requests + self.connections
+        return requests <= calls <= requests + CONNECTIONS
 
 
 def replays(*contenders: Contender, sizes: tuple[str, ...]) -> list[Line]:
@@ -40,9 +39,9 @@ def replays(*contenders: Contender, sizes: tuple[str, ...]) -> list[Line]:
     return [Line(f"replay, {size} request", contender, size) for size in sizes for contender in contenders]
 
 
-def passed(work: str, *contenders: Contender, connections: int = CONNECTIONS) -> list[Line]:
+def passed(work: str, *contenders: Contender) -> list[Line]:
     """Each contender's pass-through."""
-    return [Line(work, one, path=ALONE, calls="each", connections=connections) for one in contenders]
+    return [Line(work, one, path=ALONE, calls="each") for one in contenders]
 
 
 PASS, NEW, NEW_REDIS = "pass-through, 0.5 KB", "new flight, 0.5 KB", "new flight over Redis, 0.5 KB"
@@ -79,10 +78,10 @@ def over_redis(bench: Bench) -> None:
 
 def gateways(bench: Bench) -> None:
     """LiteLLM's proxy at what it is made for, beside the same of soloflight."""
-    lines = passed(GATEWAY_PASS, who.SOLOFLIGHT, connections=8)
-    lines += [Line(GATEWAY_PASS, who.LITELLM, calls="each", connections=8)]
+    lines = passed(GATEWAY_PASS, who.SOLOFLIGHT)
+    lines += [Line(GATEWAY_PASS, who.LITELLM, calls="each")]
     hits = (who.SOLOFLIGHT, who.LITELLM_LOCAL, who.FROM_REDIS, who.LITELLM_REDIS)
-    lines += [Line(GATEWAY_HIT, contender, connections=8) for contender in hits]
+    lines += [Line(GATEWAY_HIT, contender) for contender in hits]
     alternate(bench, lines, redis=[who.FROM_REDIS, who.LITELLM_REDIS], rounds=3)
 
 
@@ -120,7 +119,7 @@ def play(
         warm(servers[line.warmed_by or line.contender], line.path, body)
     before = origin.settled()
     url, seconds = f"http://127.0.0.1:{server.port}{line.path}", 3 if bench.full else 1
-    done = wrk(url, script, seconds, server.pid, salt, line.connections)
+    done = wrk(url, script, seconds, server.pid, salt)
     asked = origin.settled() - before
     if not line.holds(asked, done.requests):
         if server.name.startswith("soloflight"):
