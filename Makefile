@@ -61,8 +61,8 @@ format: $(VENV)/.installed-test ## let ruff lay out the code
 	$(BIN)/ruff format
 
 bench: $(VENV)/.installed-test $(PEERS)/.tools $(PEERS)/.installed ## side by side with nginx, Varnish, Envoy, LiteLLM; 20 minutes; writes bench.md
-	$(PYTEST) -m bench -s --timeout=0 tests/bench
 	PYTHONPATH=tests $(BIN)/python -m bench full --write bench.md
+	$(PYTEST) -m bench -s --timeout=0 tests/bench
 
 bench-quick: $(VENV)/.installed-test $(VENV)/.bench-tools ## the ratios that are aimed at, in under three minutes
 	PYTHONPATH=tests $(BIN)/python -m bench quick

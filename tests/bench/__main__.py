@@ -32,7 +32,7 @@ WORKS: dict[str, Callable[[Bench], None]] = {
     "start": together.start,
     "gateways": throughput.gateways,
 }
-QUIET = 0.5
+QUIET = 1.0
 QUICK = tuple(name for name in WORKS if name != "gateways")
 
 

@@ -230,15 +230,14 @@ LITELLM = Contender("LiteLLM", litellm(), str(PEERS / "litellm"), ready_s=90)
 LITELLM_LOCAL = Contender("LiteLLM, local cache", litellm("local"), str(PEERS / "litellm"), ready_s=90)
 LITELLM_REDIS = Contender("LiteLLM, Redis cache", litellm("redis"), str(PEERS / "litellm"), ready_s=90)
 
-HERE = (
-    "import importlib.metadata as m, sys; print(sys.version.split()[0], *(f'{n} {m.version(n)}' for n in sys.argv[1:]))"
-)
+INSTALLED = "import sys, importlib.metadata as m; print(*(f'{n} {m.version(n)}' for n in sys.argv[1:]), sep=', ')"
 VERSIONS: dict[str, list[str]] = {
-    "Python": [sys.executable, "-c", HERE, "soloflight", "aiohttp", "uvloop", "redis", "hiredis"],
+    "Python": [sys.executable, "--version"],
+    "with": [sys.executable, "-c", INSTALLED, "soloflight", "aiohttp", "uvloop", "redis", "hiredis"],
     "nginx": ["nginx", "-v"],
     "Varnish": ["varnishd", "-V"],
     "Envoy": [str(PEERS / "envoy"), "--version"],
-    "LiteLLM": [str(PEERS / "python"), "-c", HERE, "litellm", "uvicorn"],
+    "LiteLLM's": [str(PEERS / "python"), "-c", INSTALLED, "litellm", "uvicorn"],
     "Redis": ["redis-server", "--version"],
     "wrk": ["wrk", "-v"],
 }
@@ -254,9 +253,11 @@ def versions() -> dict[str, str]:
             said[name] = "not installed"
             continue
         text = done.stdout + done.stderr
-        found = re.search(r"(?:varnish-|nginx/|v=|wrk (?:debian/)?|/)(\d[\d.]*\d)", text) if name in TERSE else None
+        found = (
+            re.search(r"(?:Python |varnish-|nginx/|v=|wrk (?:debian/)?|/)(\d[\d.]*\d)", text) if name in TERSE else None
+        )
         said[name] = found[1] if found else text.strip().splitlines()[0]
     return said
 
 
-TERSE = {"nginx", "Varnish", "Envoy", "Redis", "wrk"}
+TERSE = {"Python", "nginx", "Varnish", "Envoy", "Redis", "wrk"}
