@@ -1,4 +1,4 @@
-"""The comparison: ``python -m bench quick|full [--write FILE] [WORK ...]``; exit code 1 after a fault of soloflight's.
+"""The comparison: ``python -m bench quick|full [--write FILE] [--rounds N] [WORK ...]``; exit code 1 after a fault of soloflight's.
 
 Prints Markdown: the reach, then a table for each work. A ratio that is missed is shown; a wrong answer, an error status or an
 upstream call too many is a fault.
@@ -56,8 +56,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench")
     parser.add_argument("form", choices=("quick", "full"))
     parser.add_argument("--write", type=Path, metavar="FILE")
+    parser.add_argument("--rounds", type=int, default=9, metavar="N", help="at most so many rounds of each work")
     parser.add_argument("work", nargs="*", metavar="WORK", help=f"some of: {', '.join(WORKS)}")
-    asked = parser.parse_args()
+    asked = parser.parse_intermixed_args()
     # What stands beside the server is on the load's core, this process, too.
     os.sched_setaffinity(0, {int(LOAD_CORE)})
     full, figures, began = asked.form == "full", Figures(), time.monotonic()
@@ -65,7 +66,7 @@ def main() -> int:
         figures.note(f"the machine was not quiet when this began: load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory(prefix="soloflight-bench-") as name:
         folder = Path(name)
-        bench = Bench(folder, figures, full, build(folder))
+        bench = Bench(folder, figures, full, build(folder), asked.rounds)
         for work in asked.work or (WORKS if full else QUICK):
             try:
                 WORKS[work](bench)

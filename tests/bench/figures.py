@@ -88,7 +88,7 @@ class Reach:
             return self.text, reach, "–", "not measured"
         held = value >= bound if self.least is not None else value <= bound
         factor = max(value, bound) / min(value, bound) if value > 0 else float("inf")
-        return self.text, reach, f"{value:.3g} {self.unit}", "reached" if held else f"short by a factor of {factor:.2g}"
+        return self.text, reach, f"{value:.3g} {self.unit}", "reached" if held else f"short by a factor of {factor:.3g}"
 
 
 SATURATED = 0.95

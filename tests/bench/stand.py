@@ -27,13 +27,18 @@ class Server:
 
 @dataclass
 class Bench:
-    """One run. ``full``: all contenders and more rounds."""
+    """One run. ``full``: all contenders and longer rounds; ``most``: no work has more rounds than so many."""
 
     folder: Path
     figures: Figures
     full: bool
     crowd: Path
+    most: int
     made: int = 0
+
+    def rounds(self, full: int, quick: int) -> range:
+        """The rounds of a work."""
+        return range(min(self.most, full if self.full else quick))
 
     def say(self, text: str) -> None:
         """Progress, beside the results."""

@@ -82,10 +82,10 @@ def gateways(bench: Bench) -> None:
     lines += [Line(GATEWAY_PASS, who.LITELLM, calls="each")]
     hits = (who.SOLOFLIGHT, who.LITELLM_LOCAL, who.FROM_REDIS, who.LITELLM_REDIS)
     lines += [Line(GATEWAY_HIT, contender) for contender in hits]
-    alternate(bench, lines, redis=[who.FROM_REDIS, who.LITELLM_REDIS], rounds=3)
+    alternate(bench, lines, redis=[who.FROM_REDIS, who.LITELLM_REDIS])
 
 
-def alternate(bench: Bench, lines: list[Line], redis: list[Contender] | None = None, rounds: int | None = None) -> None:
+def alternate(bench: Bench, lines: list[Line], redis: list[Contender] | None = None) -> None:
     """All contenders of the lines stand; each round is every line once."""
     there = bench.there(*dict.fromkeys(one for line in lines for one in (line.contender, line.warmed_by) if one))
     lines = [line for line in lines if line.contender in there]
@@ -98,7 +98,7 @@ def alternate(bench: Bench, lines: list[Line], redis: list[Contender] | None = N
             one: stack.enter_context(bench.server(one, origin, port if redis and one in redis else 0)) for one in there
         }
         broken: set[Line] = set()
-        for number in range(rounds or (5 if bench.full else 3)):
+        for number in bench.rounds(5, 3):
             bench.say(f"round {number + 1} of {len(lines)} lines")
             for place, line in enumerate(lines):
                 if line in broken:

@@ -25,7 +25,7 @@ def identical(bench: Bench) -> None:
     """What each of the crowd waits beyond the upstream's own time, and what it costs in memory to let it wait."""
     among = [who.SOLOFLIGHT, who.NGINX, *((who.VARNISH,) if bench.full else ())]
     with bench.timed_origin(UPSTREAM_S) as origin:
-        for number in range(5 if bench.full else 3):
+        for number in bench.rounds(5, 3):
             for contender in bench.there(*among):
                 bench.say(f"{IDENTICAL}, round {number + 1}: {contender.name}")
                 try:
@@ -67,7 +67,7 @@ def listeners(bench: Bench) -> None:
     if bench.full:
         cases += [(FOLLOWERS, who.VARNISH), (100, who.SOLOFLIGHT), (100, who.VARNISH), (1, who.SOLOFLIGHT)]
     among = bench.there(*dict.fromkeys(contender for _, contender in cases))
-    for number in range(3 if bench.full else 2):
+    for number in bench.rounds(3, 2):
         for count, contender in cases:
             if contender in among:
                 bench.say(f"{LIVE.format(count)}, round {number + 1}: {contender.name}")
@@ -102,7 +102,7 @@ def followers_elsewhere(bench: Bench) -> None:
     seconds = 4 if bench.full else 3
     with bench.redis() as redis, bench.timed_origin(0.05, seconds * 200, 0.005) as origin, ExitStack() as stack:
         one, two = (stack.enter_context(bench.server(who.NODE, origin, redis)) for _ in range(2))
-        for number in range(3 if bench.full else 1):
+        for number in bench.rounds(3, 1):
             for count in (1, 100):
                 work, before = ELSEWHERE.format(count), origin.calls()
                 bench.say(f"{work}, round {number + 1}")
@@ -119,7 +119,7 @@ def spread(bench: Bench) -> None:
     for nodes in (1, 2, 3) if bench.full else (2,):
         with bench.redis() as redis, bench.timed_origin(UPSTREAM_S) as origin, ExitStack() as stack:
             servers = [stack.enter_context(bench.server(who.NODE, origin, redis)) for _ in range(nodes)]
-            for number in range(3 if bench.full else 2):
+            for number in bench.rounds(3, 2):
                 before = origin.calls()
                 groups = [(server.port, 300 // nodes, 0) for server in servers]
                 results = crowd(bench.crowd, chat(500, seed=number), SHARED, groups)
@@ -136,7 +136,7 @@ def start(bench: Bench) -> None:
     among = bench.there(who.SOLOFLIGHT, *((who.NGINX, who.VARNISH, who.ENVOY, who.LITELLM) if bench.full else ()))
     with bench.fixed_origin() as origin:
         for contender in among:
-            for _ in range(5 if bench.full and contender is not who.LITELLM else 3):
+            for _ in bench.rounds(5, 3) if contender is not who.LITELLM else range(1):
                 began = time.monotonic()
                 with bench.server(contender, origin) as server:
                     ready_s = time.monotonic() - began
