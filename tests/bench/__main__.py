@@ -18,7 +18,7 @@ from bench import throughput, together
 from bench.contenders import versions
 from bench.figures import Figures, markdown, table
 from bench.load import build
-from bench.machine import LOAD_CORE, Broken
+from bench.machine import LOAD_CORE, Broken, Others
 from bench.reach import REACHES
 from bench.stand import Bench
 
@@ -32,7 +32,6 @@ WORKS: dict[str, Callable[[Bench], None]] = {
     "start": together.start,
     "gateways": throughput.gateways,
 }
-QUIET = 1.0
 QUICK = tuple(name for name in WORKS if name != "gateways")
 
 
@@ -61,17 +60,16 @@ def main() -> int:
     asked = parser.parse_intermixed_args()
     # What stands beside the server is on the load's core, this process, too.
     os.sched_setaffinity(0, {int(LOAD_CORE)})
-    full, figures, began = asked.form == "full", Figures(), time.monotonic()
-    if os.getloadavg()[0] > QUIET:
-        figures.note(f"the machine was not quiet when this began: load {os.getloadavg()[0]:.1f}")
+    full, figures, began, others = asked.form == "full", Figures(), time.monotonic(), Others()
     with tempfile.TemporaryDirectory(prefix="soloflight-bench-") as name:
         folder = Path(name)
-        bench = Bench(folder, figures, full, build(folder), asked.rounds)
+        bench = Bench(folder, figures, full, build(folder), asked.rounds, spare_s=300 if full else 40)
         for work in asked.work or (WORKS if full else QUICK):
             try:
                 WORKS[work](bench)
             except Broken as fault:
                 figures.faults.append(f"{work}: {fault}")
+    figures.note(f"While this ran, all else on the two cores took {others.share():.0%} of one.")
     text = report(figures, (time.monotonic() - began) / 60)
     print(text)
     if asked.write:

@@ -97,6 +97,34 @@ def cpu_s(pid: int) -> float:
     return used / TICKS
 
 
+class Others:
+    """What everything that is not this bench takes of the two cores, from when this is made.
+
+    User and system time, and what the host of a virtual machine took; interrupts are left out: the kernel does not say whose.
+    """
+
+    def __init__(self) -> None:
+        self._began, self._busy, self._own = time.monotonic(), busy_s(), own_s()
+
+    def share(self) -> float:
+        """Of one core, so far."""
+        taken = busy_s() - self._busy - (own_s() - self._own)
+        return max(0.0, taken / (time.monotonic() - self._began))
+
+
+def busy_s() -> float:
+    """CPU seconds that the two cores have spent on programs or given away."""
+    lines = (line.split() for line in Path("/proc/stat").read_text().splitlines())
+    cores = {line[0]: [int(field) for field in line[1:]] for line in lines if line[0].startswith("cpu")}
+    return sum(sum(cores[f"cpu{core}"][i] for i in (0, 1, 2, 7)) for core in (SERVER_CORE, LOAD_CORE)) / TICKS
+
+
+def own_s() -> float:
+    """CPU seconds of this process, of all that descend from it, and of those of them that have ended."""
+    ended = os.times()
+    return cpu_s(os.getpid()) + ended.children_user + ended.children_system
+
+
 def memory_kb(pid: int) -> float:
     """Memory of a process and its children; what they share is counted once."""
     pss = 0.0

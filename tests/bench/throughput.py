@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bench import contenders as who
 from bench.contenders import ALONE, SHARED, Contender
-from bench.load import CONNECTIONS, FRESH, Script, Upstream, wrk
+from bench.load import CONNECTIONS, FRESH, Round, Script, Upstream, wrk
 from bench.machine import Broken
 from bench.stand import Bench, Server, warm
 
@@ -117,12 +117,18 @@ def play(
     server = servers[line.contender]
     for body in script.bodies(salt):
         warm(servers[line.warmed_by or line.contender], line.path, body)
-    before = origin.settled()
-    url, seconds = f"http://127.0.0.1:{server.port}{line.path}", 3 if bench.full else 1
-    done = wrk(url, script, seconds, server.pid, salt)
-    asked = origin.settled() - before
+    done, asked = bench.undisturbed(lambda: counted(bench, line, server, origin, script, salt))
     if not line.holds(asked, done.requests):
         if server.name.startswith("soloflight"):
             raise Broken(f"{asked} upstream calls for {done.requests} answers")
         bench.figures.note(f"{line.work}: {server.name} asks upstream each time")
     bench.figures.add(line.work, server.name, rps=done.rps, cpu_us=done.cpu_us)
+
+
+def counted(bench: Bench, line: Line, server: Server, origin: Upstream, script: Script, salt: str) -> tuple[Round, int]:
+    """One round of wrk and the upstream calls that it made."""
+    before = origin.settled()
+    url, seconds = f"http://127.0.0.1:{server.port}{line.path}", 3 if bench.full else 1
+    # Fresh requests are fresh in a round that is played anew, too.
+    done = wrk(url, script, seconds, server.pid, f"{salt}{bench.number()}-" if line.variety == FRESH else salt)
+    return done, origin.settled() - before

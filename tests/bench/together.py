@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from functools import partial
 
 from bench import contenders as who
 from bench.contenders import SHARED, Contender
 from bench.load import Upstream, chat, crowd
 from bench.machine import Broken, cpu_s, memory_kb
 from bench.origin import COMPLETION
-from bench.stand import Bench, warm
+from bench.stand import Bench, Server, warm
+
+Measures = dict[str, float]
 
 FOLLOWERS = 1000
 UPSTREAM_S = 1.2
@@ -29,12 +32,13 @@ def identical(bench: Bench) -> None:
             for contender in bench.there(*among):
                 bench.say(f"{IDENTICAL}, round {number + 1}: {contender.name}")
                 try:
-                    wait_together(bench, contender, origin)
+                    measures = bench.undisturbed(partial(wait_together, bench, contender, origin))
+                    bench.figures.add(IDENTICAL, contender.name, **measures)
                 except Broken as fault:
                     bench.figures.fault(IDENTICAL, contender.name, str(fault))
 
 
-def wait_together(bench: Bench, contender: Contender, origin: Upstream) -> None:
+def wait_together(bench: Bench, contender: Contender, origin: Upstream) -> Measures:
     """One crowd at a server that has just begun: memory that an earlier crowd left behind would hide this one's."""
     idle, waiting = [0.0], [0.0]
     with bench.server(contender, origin) as server:
@@ -58,7 +62,7 @@ def wait_together(bench: Bench, contender: Contender, origin: Upstream) -> None:
         raise Broken(f"answers of {result['bytes']} bytes instead of {len(COMPLETION)}")
     added = {f"added_{q}_ms": result["took_ms"][q] - UPSTREAM_S * 1000 for q in ("p50", "p99")}
     memory = {"idle_kb": (idle[0] - rest) / FOLLOWERS, "waiting_kb": (waiting[0] - idle[0]) / FOLLOWERS}
-    bench.figures.add(IDENTICAL, contender.name, calls=asked, **added, **memory)
+    return {"calls": asked, **added, **memory}
 
 
 def listeners(bench: Bench) -> None:
@@ -72,12 +76,13 @@ def listeners(bench: Bench) -> None:
             if contender in among:
                 bench.say(f"{LIVE.format(count)}, round {number + 1}: {contender.name}")
                 try:
-                    listen_together(bench, contender, count)
+                    measures = bench.undisturbed(partial(listen_together, bench, contender, count))
+                    bench.figures.add(LIVE.format(count), contender.name, **measures)
                 except Broken as fault:
                     bench.figures.fault(LIVE.format(count), contender.name, str(fault))
 
 
-def listen_together(bench: Bench, contender: Contender, count: int) -> None:
+def listen_together(bench: Bench, contender: Contender, count: int) -> Measures:
     """One stream, which begins a second after all have asked for it. Its first and last half second are not watched."""
     chunks, busy = (800 if bench.full else 400), [0.0]
     with bench.timed_origin(1.0, chunks, 0.01) as origin, bench.server(contender, origin) as server:
@@ -94,41 +99,50 @@ def listen_together(bench: Bench, contender: Contender, count: int) -> None:
     if asked != 1 or result["events"] != [chunks] * 2:
         raise Broken(f"{asked} calls, {result['events']} of {chunks} events")
     lag = result["lag_ms"]
-    bench.figures.add(LIVE.format(count), contender.name, lag_p50_ms=lag["p50"], lag_p99_ms=lag["p99"], core=busy[0])
+    return {"lag_p50_ms": lag["p50"], "lag_p99_ms": lag["p99"], "core": busy[0]}
 
 
 def followers_elsewhere(bench: Bench) -> None:
     """The owner's client on one node, those who join half a second later on another: what the way over Redis adds."""
     seconds = 4 if bench.full else 3
     with bench.redis() as redis, bench.timed_origin(0.05, seconds * 200, 0.005) as origin, ExitStack() as stack:
-        one, two = (stack.enter_context(bench.server(who.NODE, origin, redis)) for _ in range(2))
+        nodes = [stack.enter_context(bench.server(who.NODE, origin, redis)) for _ in range(2)]
         for number in bench.rounds(3, 1):
             for count in (1, 100):
-                work, before = ELSEWHERE.format(count), origin.calls()
+                work = ELSEWHERE.format(count)
                 bench.say(f"{work}, round {number + 1}")
-                body = chat(500, stream=True, seed=number * 1000 + count)
-                _, far = crowd(bench.crowd, body, SHARED, [(one.port, 1, 0), (two.port, count, 500)])
-                if origin.calls() != before + 1:
-                    raise Broken(f"{work}: {origin.calls() - before} calls")
-                added = {f"late_{q}_ms": far["behind_ms"][q] for q in ("p50", "p99")}
-                bench.figures.add(work, who.NODE.name, **added)
+                measures = bench.undisturbed(partial(follow_elsewhere, bench, nodes, origin, count))
+                bench.figures.add(work, who.NODE.name, **measures)
+
+
+def follow_elsewhere(bench: Bench, nodes: list[Server], origin: Upstream, count: int) -> Measures:
+    """One stream at its owner's client and at those who follow elsewhere."""
+    before, groups = origin.calls(), [(nodes[0].port, 1, 0), (nodes[1].port, count, 500)]
+    _, far = crowd(bench.crowd, chat(500, stream=True, seed=bench.number()), SHARED, groups)
+    if origin.calls() != before + 1:
+        raise Broken(f"{origin.calls() - before} calls")
+    return {f"late_{q}_ms": far["behind_ms"][q] for q in ("p50", "p99")}
 
 
 def spread(bench: Bench) -> None:
     """300 identical requests over one, two and three nodes: one call, and what the other nodes add."""
-    for nodes in (1, 2, 3) if bench.full else (2,):
+    for count in (1, 2, 3) if bench.full else (2,):
         with bench.redis() as redis, bench.timed_origin(UPSTREAM_S) as origin, ExitStack() as stack:
-            servers = [stack.enter_context(bench.server(who.NODE, origin, redis)) for _ in range(nodes)]
-            for number in bench.rounds(3, 2):
-                before = origin.calls()
-                groups = [(server.port, 300 // nodes, 0) for server in servers]
-                results = crowd(bench.crowd, chat(500, seed=number), SHARED, groups)
-                asked = origin.calls() - before
-                if asked != 1:
-                    raise Broken(f"{NODES}: {asked} calls for {nodes} nodes")
-                added = {q: max(one["took_ms"][q] for one in results) - UPSTREAM_S * 1000 for q in ("p50", "p99")}
-                name = f"soloflight, {nodes} node{'s' * (nodes > 1)}"
-                bench.figures.add(NODES, name, calls=asked, added_p50_ms=added["p50"], added_p99_ms=added["p99"])
+            nodes = [stack.enter_context(bench.server(who.NODE, origin, redis)) for _ in range(count)]
+            for _ in bench.rounds(3, 2):
+                measures = bench.undisturbed(partial(ask_everywhere, bench, nodes, origin))
+                bench.figures.add(NODES, f"soloflight, {count} node{'s' * (count > 1)}", **measures)
+
+
+def ask_everywhere(bench: Bench, nodes: list[Server], origin: Upstream) -> Measures:
+    """One crowd that is spread evenly over the nodes."""
+    before, groups = origin.calls(), [(node.port, 300 // len(nodes), 0) for node in nodes]
+    results = crowd(bench.crowd, chat(500, seed=bench.number()), SHARED, groups)
+    asked = origin.calls() - before
+    if asked != 1:
+        raise Broken(f"{asked} calls for {len(nodes)} nodes")
+    added = {f"added_{q}_ms": max(one["took_ms"][q] for one in results) - UPSTREAM_S * 1000 for q in ("p50", "p99")}
+    return {"calls": asked, **added}
 
 
 def start(bench: Bench) -> None:
