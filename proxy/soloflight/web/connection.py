@@ -36,8 +36,6 @@ AIOHTTP = (3, 14)
 """The release line whose insides are held by tests; only there a request is answered without its parser."""
 BLOCK_LIMIT = 64 * 1024
 """Longest request that is recognised when it comes again (web.recognise)."""
-UNTIL_VACATED_S = 86_400.0
-"""A connection on which a request is being answered is not idle."""
 _LINGER_RESET = struct.pack("ii", 1, 0)
 
 
@@ -136,11 +134,12 @@ class Connection(RequestHandler):
         if self.relay is not None:
             self.relay(data)
             return
-        if self._gone is not None:
-            self._hold(data)
-            return
-        if self._owed == 0 and data and self._waiter is not None and not self._messages and self._short(data):
-            return
+        if self._owed == 0 and data:  # it begins another request
+            if self._gone is not None:
+                self._hold(data)
+                return
+            if not self._messages and self._short(data):
+                return
         begins = self._owed == 0
         super().data_received(data)
         if self._messages and isinstance(self._messages[-1][0], _ErrInfo):
@@ -148,6 +147,8 @@ class Connection(RequestHandler):
         if not data:  # aiohttp resumes its own parser this way; nothing came from the client
             return
         self._count(data, begins=begins)
+        if self._messages and self._gone is None:
+            self._gone = _nobody  # aiohttp's own loop looks after its handler
         if self._current_request is None and not self._messages:
             self._await_head()
         elif self._head_timer is not None:
@@ -179,10 +180,13 @@ class Connection(RequestHandler):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
-        self._next_keepalive_close_time = self._loop.time() + (
-            self._keepalive_timeout if self._gone is None else UNTIL_VACATED_S
-        )
+        self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
         return True
+
+    def _process_keepalive(self) -> None:
+        if self._gone is not None:  # not idle, whatever aiohttp's loop waits for
+            self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
+        super()._process_keepalive()
 
     def occupy(self, gone: Callable[[], None]) -> None:
         """A request is being answered here; ``gone`` is called once if the connection is lost before ``vacate``.
@@ -191,19 +195,23 @@ class Connection(RequestHandler):
         """
         self._gone = gone
 
-    def vacate(self, *, keep_alive: bool) -> None:
-        """The answer is out."""
+    def answered(self) -> None:
+        """The answer to a request that aiohttp parsed is out, and the connection stays: what came behind it is next."""
         self._gone = None
-        if self.transport is None:
-            return
-        if not keep_alive:
-            self.force_close()  # of this transport: what was written leaves first
-            return
-        self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
-        if self._held:
+        if self._held and self.transport is not None:
             held, self._held = self._held, b""
             self._resume_transport_reading()
             self.data_received(held)
+
+    def vacate(self, *, keep_alive: bool) -> None:
+        """The answer to a request that took the short way is out."""
+        if keep_alive:
+            self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
+            self.answered()
+            return
+        self._gone = None
+        if self.transport is not None:
+            self.force_close()  # what was written leaves first
 
     def _hold(self, data: bytes) -> None:
         """Keep what came behind a request that is still being answered, not without end."""
@@ -363,6 +371,10 @@ class Connection(RequestHandler):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
         self._force_close = True
         transport.abort()
+
+
+def _nobody() -> None:
+    """Nobody of ours is to be told that the client is gone."""
 
 
 def known_inside(version: str) -> bool:

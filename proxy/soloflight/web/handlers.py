@@ -117,8 +117,12 @@ class Front:
         visit = Visit(connection_of(raw), client, self.next_id(), time.monotonic())
         if (path := _health_path(raw)) is not None:
             visit.connection.send(health_answer(path, self._state, client))
-            return sent(keep_alive=client.keep_alive)
-        return sent(keep_alive=await self._through(visit, self._read(visit, raw), raw.content.is_eof))
+            keep_alive = client.keep_alive
+        else:
+            keep_alive = await self._through(visit, self._read(visit, raw), raw.content.is_eof)
+        if keep_alive:
+            visit.connection.answered()
+        return sent(keep_alive=keep_alive)
 
     def attend(self, visit: Visit, answering: Coroutine[Any, Any, Delivery]) -> None:
         """Answer a request that aiohttp has not seen, in a task."""
