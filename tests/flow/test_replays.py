@@ -201,6 +201,17 @@ def test_time_that_runs_while_room_is_made_harms_nothing() -> None:
         assert shelf.memory.used == 0
 
 
+def test_many_answers_under_one_key_leave_few_marks() -> None:
+    shelf = Shelf()
+    for _ in range(1000):
+        shelf.put("k", local_s=1000.0)
+        shelf.put("l", local_s=10.0)
+    kept = shelf.replays._stages["a"]
+    assert (len(kept), len(kept._due) < 200) == (2, True)
+    shelf.clock.now += 11
+    assert (len(kept), shelf.has("k"), shelf.has("l")) == (1, True, False)
+
+
 def test_the_repr_tells_each_stage() -> None:
     shelf = Shelf()
     shelf.put("k")

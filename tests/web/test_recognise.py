@@ -285,7 +285,7 @@ async def test_a_purged_answer_is_made_anew(both: Both) -> None:
     both.each(lambda house: house.app._replays.clear())
     assert not await both.replayed(block), "the coordinator has it still"
     assert await both.replayed(block)
-    [replay] = both.sides[0].house.app._replays._stages["default"].values()
+    [(_, replay)] = both.sides[0].house.app._replays._stages["default"].items()
     key = both.sides[0].house.app._replays.key_of(replay.flight)
     assert key is not None
     both.each(lambda house: house.app._replays.drop(key))
@@ -628,7 +628,7 @@ def seen_as(call: Any) -> Seen:
 
 
 def found(recogniser: Recogniser, block: bytes) -> Seen:
-    seen = recogniser.find(block, trusted=True)
+    seen = recogniser.find((True, block))
     assert seen is not None
     return seen
 
@@ -639,29 +639,29 @@ def test_it_holds_no_more_bytes_than_its_bound_and_forgets_the_oldest(monkeypatc
     shelf = Shelf()
     recogniser = Recogniser(shelf.replays)
     for number in range(10):
-        recogniser.learn(b"%d" % number * 30, seen_as(shelf.call()), trusted=True)
-    known = [bool(recogniser.find(b"%d" % number * 30, trusted=True)) for number in range(10)]
+        recogniser.learn((True, b"%d" % number * 30), seen_as(shelf.call()))
+    known = [bool(recogniser.find((True, b"%d" % number * 30))) for number in range(10)]
     assert known == [False] * 7 + [True] * 3
     assert repr(recogniser) == "Recogniser(3 requests, 900 bytes, Memo(0/1024))"
-    recogniser.learn(b"9" * 30, seen_as(shelf.call()), trusted=True)
+    recogniser.learn((True, b"9" * 30), seen_as(shelf.call()))
     assert repr(recogniser) == "Recogniser(3 requests, 900 bytes, Memo(0/1024))", "learned once"
 
 
 def test_it_knows_only_what_it_learned_and_may_tell() -> None:
     shelf = Shelf()
     recogniser = Recogniser(shelf.replays)
-    recogniser.learn(b"a", seen_as(shelf.call()), trusted=True)
-    recogniser.learn(b"gone", seen_as(shelf.call("other")), trusted=True)
-    recogniser.learn(b"refresh", seen_as(shelf.call(fresh_s=NONE_FRESH)), trusted=True)
-    recogniser.learn(b"payload", seen_as(shelf.call(payload="p")), trusted=True)
+    recogniser.learn((True, b"a"), seen_as(shelf.call()))
+    recogniser.learn((True, b"gone"), seen_as(shelf.call("other")))
+    recogniser.learn((True, b"refresh"), seen_as(shelf.call(fresh_s=NONE_FRESH)))
+    recogniser.learn((True, b"payload"), seen_as(shelf.call(payload="p")))
     assert recogniser.replay(found(recogniser, b"a").call)
     for block in (b"gone", b"payload"):
         assert recogniser.replay(found(recogniser, block).call) is None
     for block, trusted in ((b"a", False), (b"b", True), (b"refresh", True)):
-        assert recogniser.find(block, trusted=trusted) is None
+        assert recogniser.find((trusted, block)) is None
     off = Recogniser(shelf.replays, on=False)
-    off.learn(b"a", seen_as(shelf.call()), trusted=True)
-    assert off.find(b"a", trusted=True) is None
+    off.learn((True, b"a"), seen_as(shelf.call()))
+    assert off.find((True, b"a")) is None
 
 
 @pytest.mark.parametrize(

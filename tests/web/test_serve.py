@@ -8,7 +8,12 @@ import sys
 
 from soloflight.web.serve import GC_THRESHOLDS
 
-ASK = "import gc, json; from soloflight.web import serve; serve.calm_collector(); print(json.dumps([gc.get_freeze_count(), gc.get_threshold()]))"
+ASK = """
+import gc, json
+from soloflight.web import serve
+serve.calm_collector()
+print(json.dumps([gc.get_freeze_count(), gc.get_threshold()]))
+"""
 
 
 def test_the_collector_is_kept_from_walking_all_that_is_kept() -> None:

@@ -31,7 +31,8 @@ class Memo(Generic[K, V]):
 
     def __init__(self, max_entries: int) -> None:
         self._max_entries = max_entries
-        self._entries: dict[K, V] = {}
+        # An OrderedDict finds its oldest entry at once; a dict walks over all that was deleted before it.
+        self._entries: OrderedDict[K, V] = OrderedDict()
         self.get = self._entries.get
 
     def __repr__(self) -> str:
@@ -40,7 +41,7 @@ class Memo(Generic[K, V]):
     def put(self, key: K, value: V) -> None:
         """Remember ``value``."""
         if len(self._entries) >= self._max_entries:
-            del self._entries[next(iter(self._entries))]
+            self._entries.popitem(last=False)
         self._entries[key] = value
 
 

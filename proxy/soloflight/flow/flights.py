@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from soloflight.core.answer import AnswerRules, Facts
 from soloflight.core.errors import Code, Fault
@@ -129,7 +129,7 @@ class Flight:
     fail: Callable[[Fault], Awaitable[bool]] | None = None
     approach: Approach | None = None
     turned_away: bool = False
-    forms: dict[Any, tuple[bytes, bytes]] = field(default_factory=dict)
+    forms: object = None
     movers: set[Mover] = field(default_factory=set)
 
     def __repr__(self) -> str:

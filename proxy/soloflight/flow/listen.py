@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from soloflight.core.errors import Fault, SoloflightError
 from soloflight.core.frames import NO_USAGE, Body, End, Frame, Recording, Usage
@@ -37,11 +37,11 @@ class Listener:
         "_recording",
         "_refused",
         "_source",
+        "_waker",
         "age_s",
         "call",
         "committed",
         "flight_id",
-        "forms",
         "number",
         "refresh",
         "role",
@@ -69,7 +69,6 @@ class Listener:
         self.call = call
         self.refresh = False
         self.committed = False
-        self.forms: dict[Any, tuple[bytes, bytes]] = flight.forms if flight is not None else {}
         self._flight = flight
         self._source: Flight | Recording | None = flight or recording
         self._recording = recording
@@ -77,6 +76,7 @@ class Listener:
         self._cursor: Cursor | None = None
         self._refused: Fault | None = None
         self._done: Done | None = None
+        self._waker: Callable[[], None] = _nothing
         if flight is not None:
             self._cursor = flight.log.attach()
             flight.movers.add(self)
@@ -119,7 +119,8 @@ class Listener:
 
     def _wait(self, cursor: Cursor, push: Push | None, done: Done) -> None:
         self._done = done
-        cursor.wait(partial(self._ring, done, push))
+        self._waker = partial(self._ring, done, push)
+        cursor.wait(self._waker)
 
     def _checked(self, flight: Flight, frames: list[Frame]) -> list[Frame]:
         if flight.away:
@@ -141,7 +142,8 @@ class Listener:
         if push is None or not left:  # nothing, where the cursor has moved to another log since it was woken
             self._tell(None)
             return
-        self._learn(flight)
+        if not self.committed:
+            self._learn(flight)
         try:
             taken = push(left)
         except Exception as error:  # one client's trouble is not the owner's, in whose call this runs
@@ -152,7 +154,7 @@ class Listener:
         elif isinstance(left[-1], End):
             self._tell([])
         else:
-            cursor.wait(partial(self._ring, done, push))
+            cursor.wait(self._waker)
 
     def _tell(self, frames: list[Frame] | None, error: Exception | None = None) -> None:
         """Who waits waits no longer."""
@@ -164,6 +166,16 @@ class Listener:
         """Its session, or its stage, has no place for it: whoever waits here is told so."""
         self._refused = fault
         self._tell(None)
+
+    @property
+    def forms(self) -> object:
+        """What the door has prepared for all listeners of the flight."""
+        return self._flight.forms if self._flight is not None else None
+
+    @forms.setter
+    def forms(self, forms: object) -> None:
+        if self._flight is not None:
+            self._flight.forms = forms
 
     def commit(self) -> None:
         """The first byte went out to the client."""
@@ -212,6 +224,10 @@ class Listener:
         if self.role is None or flight.role is Role.REPLAY:
             self.role = flight.role
         self.age_s, self.ttl_s = flight.age_s, flight.ttl_s
+
+
+def _nothing() -> None:
+    """Nobody waits."""
 
 
 def _settle(woken: asyncio.Future[list[Frame] | None], frames: list[Frame] | None, error: Exception | None) -> None:

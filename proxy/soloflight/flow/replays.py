@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from cachetools import TLRUCache, TTLCache
+from cachetools import TTLCache
 
-from soloflight.core.frames import Recording
 from soloflight.core.stage import Stage
 from soloflight.flow.memory import Memory
+from soloflight.flow.shelf import Replay, Shelf
+
+__all__ = ["Replay", "Replays"]
 
 REFRESHED, REFRESHED_S = 4096, 60.0
 """So many refreshes of other nodes are remembered for so long: longer than an older answer can be on its way here."""
-
-
-@dataclass(slots=True)
-class Replay:
-    """One kept answer. Times are seconds on the process's monotonic clock; ``form`` is the door's own prepared form of it."""
-
-    recording: Recording
-    flight: str
-    number: int
-    sealed: float
-    expires: float
-    local_until: float
-    payload: str = ""
-    form: object = None
 
 
 class Replays:
@@ -35,7 +22,7 @@ class Replays:
     def __init__(self, memory: Memory, clock: Callable[[], float]) -> None:
         self._memory = memory
         self._clock = clock
-        self._stages: dict[str, TLRUCache[str, Replay]] = {}
+        self._stages: dict[str, Shelf] = {}
         self._charged: dict[str, int] = {}
         self._purged: dict[str, float] = {}
         self._refreshed: TTLCache[str, int] = TTLCache(REFRESHED, REFRESHED_S, clock)
@@ -56,8 +43,8 @@ class Replays:
 
     def get(self, stage: Stage, key: str, fresh_s: float | None) -> Replay | None:
         """A replay for ``key`` that was sealed at most ``fresh_s`` ago (None: any age)."""
-        cache = self._stages.get(stage.name)
-        found = cache.get(key) if cache is not None else None
+        shelf = self._stages.get(stage.name)
+        found = shelf.get(key) if shelf is not None else None
         if found is None or (fresh_s is not None and self._clock() - found.sealed > fresh_s):
             return None
         return found
@@ -68,18 +55,18 @@ class Replays:
             return False
         if replay.sealed < self._purged.get(stage.name, replay.sealed) or replay.number < self._refreshed.get(key, 0):
             return False
-        cache = self._stages.get(stage.name)
-        if cache is None or cache.maxsize != stage.local_max_bytes:
-            cache = self._stages[stage.name] = self._make(stage)
-        cache[key] = replay
+        shelf = self._stages.get(stage.name)
+        if shelf is None or shelf.limit != stage.local_max_bytes:
+            shelf = self._stages[stage.name] = Shelf(stage.local_max_bytes, self._clock)
+        shelf.put(key, replay)
         self._settle(stage.name)
         return True
 
     def drop(self, key: str) -> bool:
         """Forget the answer under ``key``, whatever its stage; True if there was one."""
         dropped = False
-        for name, cache in self._stages.items():
-            if cache.pop(key, None) is not None:
+        for name, shelf in self._stages.items():
+            if shelf.pop(key) is not None:
                 dropped = True
                 self._settle(name)
         return dropped
@@ -87,18 +74,17 @@ class Replays:
     def refreshed(self, key: str, number: int) -> None:
         """Attempt ``number`` has made the answer under ``key`` anew: forget an older one, and take none any more."""
         self._refreshed[key] = number
-        for name, cache in self._stages.items():
-            replay = cache.get(key)
+        for name, shelf in self._stages.items():
+            replay = shelf.get(key)
             if replay is not None and replay.number < number:
-                cache.pop(key)
+                shelf.pop(key)
                 self._settle(name)
 
     def key_of(self, flight: str) -> str | None:
         """The key under which the answer of a flight is kept here."""
-        for cache in self._stages.values():
-            for key in list(cache):
-                replay = cache.get(key)
-                if replay is not None and replay.flight == flight:
+        for shelf in self._stages.values():
+            for key, replay in shelf.items():
+                if replay.flight == flight:
                     return key
         return None
 
@@ -118,34 +104,27 @@ class Replays:
     def clear(self, stage: str | None = None) -> int:
         """Forget all answers of one stage, or of all; returns how many."""
         count = 0
-        for name, cache in self._stages.items():
+        for name, shelf in self._stages.items():
             if stage in (None, name):
-                count += len(cache)
-                cache.clear()
+                count += len(shelf)
+                shelf.clear()
                 self._settle(name)
         return count
 
     def reclaim(self, wanted: int) -> int:
         """Give back about ``wanted`` bytes, least recently used first; returns how many were freed."""
-        before = self.size
-        for name, cache in self._stages.items():
-            with cache.timer:  # time stands still: nothing expires between a look and what follows from it
-                self._settle(name)
-                while cache and before - self.size < wanted:
-                    cache.popitem()
-                    self._settle(name)
-        return before - self.size
+        freed = 0
+        for name, shelf in self._stages.items():
+            before = self._charged.get(name, 0)
+            shelf.expire()
+            while shelf.size and freed + before - shelf.size < wanted:
+                shelf.pop_oldest()
+            self._settle(name)
+            freed += before - shelf.size
+        return freed
 
     def _settle(self, name: str) -> None:
-        """Tell the memory budget what changed; reading ``currsize`` also drops what has expired."""
-        size = int(self._stages[name].currsize)
+        """Tell the memory budget what changed."""
+        size = self._stages[name].size
         self._memory.charge(size - self._charged.get(name, 0))
         self._charged[name] = size
-
-    def _make(self, stage: Stage) -> TLRUCache[str, Replay]:
-        return TLRUCache(
-            maxsize=stage.local_max_bytes,
-            ttu=lambda _key, replay, _now: replay.local_until,
-            timer=self._clock,
-            getsizeof=lambda replay: replay.recording.cost,
-        )

@@ -140,6 +140,10 @@ class Connection(RequestHandler):
                 return
             if not self._messages and self._short(data):
                 return
+        self.take_long(data)
+
+    def take_long(self, data: bytes) -> None:
+        """Let aiohttp parse it."""
         begins = self._owed == 0
         super().data_received(data)
         if self._messages and isinstance(self._messages[-1][0], _ErrInfo):
@@ -148,7 +152,7 @@ class Connection(RequestHandler):
             return
         self._count(data, begins=begins)
         if self._messages and self._gone is None:
-            self._gone = _nobody  # aiohttp's own loop looks after its handler
+            self._gone = nobody  # aiohttp's own loop looks after its handler
         if self._current_request is None and not self._messages:
             self._await_head()
         elif self._head_timer is not None:
@@ -188,10 +192,10 @@ class Connection(RequestHandler):
             self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
         super()._process_keepalive()
 
-    def occupy(self, gone: Callable[[], None]) -> None:
+    def occupy(self, gone: Callable[[], None] | None) -> None:
         """A request is being answered here; ``gone`` is called once if the connection is lost before ``vacate``.
 
-        What comes behind it waits until then.
+        What comes behind it waits until then. None: it is not, so far.
         """
         self._gone = gone
 
@@ -373,7 +377,7 @@ class Connection(RequestHandler):
         transport.abort()
 
 
-def _nobody() -> None:
+def nobody() -> None:
     """Nobody of ours is to be told that the client is gone."""
 
 

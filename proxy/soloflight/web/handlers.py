@@ -74,7 +74,7 @@ class Front:
         self._state = state
         self._numbers = count(1)
         self._prefix = f"{node.id}-"
-        self._visits: set[Visit] = set()
+        self.visits: set[Visit] = set()
         self._tasks = Tasks("visits")
         self.admission = admission
         self.recogniser = recogniser
@@ -96,16 +96,16 @@ class Front:
     @property
     def running(self) -> int:
         """Requests being answered now."""
-        return len(self._visits)
+        return len(self.visits)
 
     @property
     def listening(self) -> int:
         """Requests that wait for a flight's frames."""
-        return sum(visit.delivery is not None and visit.delivery.role is not Role.BYPASS for visit in self._visits)
+        return sum(visit.delivery is not None and visit.delivery.role is not Role.BYPASS for visit in self.visits)
 
     async def cut(self) -> None:
         """End what is still being answered, visibly."""
-        for visit in list(self._visits):
+        for visit in list(self.visits):
             visit.connection.abort()
         await self._tasks.close()
 
@@ -170,11 +170,11 @@ class Front:
 
     def enter(self, visit: Visit) -> None:
         """A request is being answered."""
-        self._visits.add(visit)
+        self.visits.add(visit)
 
     def leave(self, visit: Visit, delivery: Delivery) -> None:
         """It is over: tell of it."""
-        self._visits.discard(visit)
+        self.visits.discard(visit)
         self.emit(visit.ended(delivery, traced=self.traced))
 
     # ── what it asks for ────────────────────────────────────────────────────────────────────────────────────────────
@@ -213,7 +213,7 @@ class Front:
         visit.stage, visit.model = verdict.stage.name, verdict.facts.model
         client, connection = visit.client, visit.connection
         if block and client.http11 and client.keep_alive and client.method != "HEAD":
-            self.recogniser.learn(block, Seen(verdict, plan, client), trusted=connection.trusted_peer)
+            self.recogniser.learn((connection.trusted_peer, block), Seen(verdict, plan, client))
         return await self.follow(visit, plan, verdict, self.responder(visit, verdict))
 
     def responder(self, visit: Visit, call: Call) -> Responder:

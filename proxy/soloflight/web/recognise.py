@@ -10,7 +10,9 @@ tests/web/test_recognise.py holds that it answers as the long way does.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from soloflight.core.control import NONE_FRESH
 from soloflight.core.memo import Memo
@@ -25,6 +27,10 @@ TOTAL_LIMIT = 32 << 20
 HEADS = 1024
 # Measured: what is held for a call beside the block and a second copy of its bytes (body and fields): call, plan, key, heads.
 HELD_BESIDE = 2500
+
+
+Block: TypeAlias = tuple[bool, bytes]
+"""A block, and whether its peer is trusted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +58,21 @@ class Recogniser:
     def __init__(self, replays: Replays, *, on: bool = True) -> None:
         self._replays = replays
         self._on = on
-        self._calls: dict[tuple[bool, bytes], Seen] = {}
+        self._calls: OrderedDict[Block, Seen] = OrderedDict()
         self._heads: Memo[tuple[str, bool, bytes], SeenHead] = Memo(HEADS)
         self._size = 0
 
     def __repr__(self) -> str:
         return f"Recogniser({len(self._calls)} requests, {self._size} bytes, {self._heads!r})"
 
-    def learn(self, block: bytes, seen: Seen, *, trusted: bool) -> None:
-        """``block``, from a peer of this trust, was admitted; its client speaks HTTP/1.1 and keeps its connection."""
-        key = (trusted, block)
-        if not self._on or seen.call.fresh_s == NONE_FRESH or key in self._calls:
+    def learn(self, block: Block, seen: Seen) -> None:
+        """``block`` was admitted; its client speaks HTTP/1.1 and keeps its connection."""
+        if not self._on or seen.call.fresh_s == NONE_FRESH or block in self._calls:
             return
-        self._calls[key] = seen
-        self._size += _cost(block)
+        self._calls[block] = seen
+        self._size += _cost(block[1])
         while self._size > TOTAL_LIMIT:
-            oldest = next(iter(self._calls))
-            del self._calls[oldest]
+            oldest, _ = self._calls.popitem(last=False)
             self._size -= _cost(oldest[1])
 
     def learn_head(self, block: bytes, request: Request, plan: Plan, client: Client) -> None:
@@ -77,13 +81,14 @@ class Recogniser:
         if self._on and len(head) <= MEMO_HEAD:
             self._heads.put((request.peer, request.trusted, head), SeenHead(request, plan, client, len(body)))
 
-    def find(self, block: bytes, *, trusted: bool) -> Seen | None:
+    def find(self, block: Block) -> Seen | None:
         """What was made of ``block``, if it was seen before."""
-        return self._calls.get((trusted, block))
+        return self._calls.get(block)
 
-    def find_head(self, block: bytes, *, peer: str, trusted: bool) -> tuple[SeenHead, bytes] | None:
+    def find_head(self, block: Block, *, peer: str) -> tuple[SeenHead, bytes] | None:
         """What was made of the head that ``block`` begins with, and its body, where the block is one whole request."""
-        head, _, body = block.partition(b"\r\n\r\n")
+        trusted, data = block
+        head, _, body = data.partition(b"\r\n\r\n")
         seen = self._heads.get((peer, trusted, head))
         return (seen, body) if seen is not None and seen.length == len(body) else None
 

@@ -13,22 +13,11 @@ from soloflight.core.log import FellBehind
 from soloflight.flow.listen import Listener
 from soloflight.ports import Role
 from soloflight.web.connection import ClientGone, Connection
-from soloflight.web.wire import (
-    Client,
-    Framing,
-    Marks,
-    between_events,
-    error_answer,
-    framing,
-    head_bytes,
-    is_event_stream,
-    marked,
-)
+from soloflight.web.forms import TAIL, Forms
+from soloflight.web.wire import Client, Framing, between_events, error_answer
 
 # What is written in one go at most, before the client's buffer is asked again.
 SLICE = 256 * 1024
-# Stands for the request's id in a prepared head; no field value can hold a NUL.
-ID_HERE = "\0"
 
 
 @dataclass(slots=True)
@@ -63,6 +52,7 @@ class Responder:
     delivery: Delivery = field(default_factory=Delivery)
     _head: Head | None = None
     _frame: Framing = field(default_factory=Framing)
+    _forms: Forms | None = None
     _tail: bytes = b""
     _streamed: bool = False
 
@@ -88,14 +78,10 @@ class Responder:
         False: nothing was written, this answer's task does it.
         """
         transport = self.connection.transport
-        if transport is None or transport.is_closing() or self.connection.write_paused:
+        if transport is None or transport.is_closing() or self.connection.write_paused or _large(frames):
             return False
-        size = sum(len(frame.data) for frame in frames if isinstance(frame, Body))
-        if size > SLICE:
-            return False
-        if parts := self._render(listener, frames):
-            transport.write(b"".join(parts))
-            self.delivery.sent += size
+        if data := self._rendered(listener, frames):
+            transport.write(data)
         return True
 
     async def _write(self, listener: Listener, frames: list[Frame]) -> bool:
@@ -105,66 +91,56 @@ class Responder:
         whole = _whole(frames)
         for frame in frames:
             if isinstance(frame, End) and frame.fault is not None:
-                await self._flush(listener, batch, size, whole)
+                await self._flush(listener, batch, whole)
                 await self._fail(listener, frame.fault)
                 return True
             batch.append(frame)
             size += len(frame.data) if isinstance(frame, Body) else 0
             if size > SLICE:
-                await self._flush(listener, batch, size, whole)
+                await self._flush(listener, batch, whole)
                 batch, size = [], 0
-        await self._flush(listener, batch, size, whole)
+        await self._flush(listener, batch, whole)
         return whole is not None
 
-    def _render(self, listener: Listener, frames: list[Frame], whole: list[Frame] | None = None) -> list[bytes]:
+    def _rendered(self, listener: Listener, frames: list[Frame], whole: list[Frame] | None = None) -> bytes:
         """What is written for ``frames``; the head with the first body byte, or the end. ``whole``: the whole answer, if known."""
-        parts: list[bytes] = []
-        for frame in frames:
-            if isinstance(frame, Head):
-                self._head = frame
-                continue
-            if not listener.committed:
-                parts.append(self._open(listener, whole or _whole(frames)))
-            if isinstance(frame, Body):
-                parts.append(self._frame.body(frame.data))
-                self._tail = frame.data if len(frame.data) > 3 else self._tail[-4:] + frame.data
-            else:
-                parts.append(self._frame.end())
-                self.delivery.keep_alive = self.client.keep_alive and not self._frame.until_close
-        return parts
+        opening = b""
+        if not listener.committed:
+            if isinstance(frames[0], Head):
+                self._head, frames = frames[0], frames[1:]
+            if not frames:
+                return b""
+            opening = self._open(listener, whole or _whole(frames))
+        forms, delivery = self._forms, self.delivery
+        assert forms is not None
+        coded = forms.coded(frames, self._frame)
+        delivery.sent += coded.size
+        self._tail = coded.tail if len(coded.tail) == TAIL else (self._tail + coded.tail)[-TAIL:]
+        if coded.ends:
+            delivery.keep_alive = self.client.keep_alive and not self._frame.until_close
+        return opening + coded.data if opening else coded.data
 
     def _open(self, listener: Listener, whole: list[Frame] | None) -> bytes:
         """The head, now that there is something to send."""
         head = self._head
         assert head is not None
         self.client = self.client.when(leaving=self.connection.leaving)
-        known = sum(len(f.data) for f in whole if isinstance(f, Body)) if whole is not None else None
-        self._frame = framing(head, self.client, known_size=known)
-        self._streamed = is_event_stream(head)
+        size = sum(len(f.data) for f in whole if isinstance(f, Body)) if whole is not None else None
         role = listener.role or Role.OWNER
+        forms = listener.forms if isinstance(listener.forms, Forms) else Forms()
+        self._forms = listener.forms = forms
+        opening = forms.opening(head, self.client, role, size, listener)
+        self._frame, self._streamed = opening.frame, opening.streamed
         listener.commit()
         delivery = self.delivery
         delivery.status, delivery.role, delivery.flight = head.status, role, listener.flight_id
         delivery.first_byte = time.monotonic()
-        delivery.upstream_id = (head.get(b"x-request-id") or b"").decode("latin-1")
-        before, after = self._form(listener, head, role)
-        return before + self.request_id.encode() + after
+        delivery.upstream_id = opening.upstream_id
+        return opening.before + self.request_id.encode() + opening.after
 
-    def _form(self, listener: Listener, head: Head, role: Role) -> tuple[bytes, bytes]:
-        """The head before and behind the request's id: all that followers of one flight do not have in common."""
-        key = (head, self._frame, self.client, role, listener.refresh)
-        form = listener.forms.get(key)
-        if form is None:
-            marks = Marks(role, ID_HERE, listener.flight_id, "", listener.age_s, listener.ttl_s, listener.refresh)
-            fields, own = marked(head, marks)
-            before, _, after = head_bytes(head, fields, self._frame, self.client, own).partition(ID_HERE.encode())
-            form = listener.forms[key] = (before, after)
-        return form
-
-    async def _flush(self, listener: Listener, frames: list[Frame], size: int, whole: list[Frame] | None) -> None:
-        if parts := self._render(listener, frames, whole):
-            self.connection.send(parts[0] if len(parts) == 1 else b"".join(parts))
-            self.delivery.sent += size
+    async def _flush(self, listener: Listener, frames: list[Frame], whole: list[Frame] | None) -> None:
+        if frames and (data := self._rendered(listener, frames, whole)):
+            self.connection.send(data)
             if self.connection.write_paused:
                 await self.connection.drain(self.write_timeout_s)
 
@@ -199,6 +175,11 @@ class Responder:
             except ClientGone:
                 return
         await self.connection.reset()
+
+
+def _large(frames: list[Frame]) -> bool:
+    """Whether these are more than what is written in one go."""
+    return sum(len(frame.data) for frame in frames if isinstance(frame, Body)) > SLICE
 
 
 def _whole(frames: list[Frame]) -> list[Frame] | None:

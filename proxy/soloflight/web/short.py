@@ -2,19 +2,22 @@
 
 A recognised request is answered in the call that read it where its answer is kept here. Where its flight runs here, it becomes a
 Seat: a follower without a task. Whatever has a recognised head is answered by a task, as the long way would do it from there on.
+Of a crowd that asks the same in one moment the first goes through the parser; the others wait for what becomes of it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from soloflight.core.frames import Frame
 from soloflight.core.trace import trace_of
 from soloflight.flow.listen import Listener
-from soloflight.web.connection import Connection
-from soloflight.web.recognise import Seen
+from soloflight.web.connection import Connection, nobody
+from soloflight.web.recognise import Block, Seen
 from soloflight.web.respond import Responder
 from soloflight.web.visit import Visit, replayed
 
@@ -22,30 +25,65 @@ if TYPE_CHECKING:
     from soloflight.web.handlers import Front
 
 
+TURNS = 4
+"""In so many turns of the loop a request is parsed, read and admitted, if nothing has to be waited for."""
+SETTLE_TURNS = 50
+"""After so many turns of the loop who was served is told of, whoever is not."""
+
+
 class Shortcuts:
     """The short ways of one Front."""
 
     def __init__(self, front: Front) -> None:
         self._front = front
+        self._coming: dict[Block, list[tuple[Connection, float]]] = {}
+        self._served: list[Seat] = []
 
     def __repr__(self) -> str:
         return f"Shortcuts({self._front!r})"
 
-    def take(self, block: bytes, connection: Connection) -> bool:
-        """Answer ``block``, or begin to; False: it takes the long way."""
-        front = self._front
-        if front.draining:
+    def take(self, data: bytes, connection: Connection) -> bool:
+        """Answer a block, or begin to; False: it takes the long way."""
+        if self._front.draining:
             return False
-        began, recogniser = time.monotonic(), front.recogniser
-        seen = recogniser.find(block, trusted=connection.trusted_peer)
-        if seen is not None and (self._replay(seen, connection, began) or self._sit(seen, connection, began)):
+        began, block = time.monotonic(), (connection.trusted_peer, data)
+        if self._known(block, connection, began):
             return True
-        found = recogniser.find_head(block, peer=connection.peer, trusted=connection.trusted_peer)
+        waiting = self._coming.get(block)
+        if waiting is not None:
+            waiting.append((connection, began))
+            connection.occupy(nobody)
+            return True
+        self._coming[block] = []
+        asyncio.get_running_loop().call_soon(self._turn, block, TURNS)
+        return self._known_head(block, connection, began)
+
+    def _turn(self, block: Block, left: int) -> None:
+        """Those who wait for the first of their kind: it is known by now, or they do as it did."""
+        if left and self._front.recogniser.find(block) is None:
+            asyncio.get_running_loop().call_soon(self._turn, block, left - 1)
+            return
+        for connection, began in self._coming.pop(block):
+            if connection.transport is None:
+                continue
+            connection.occupy(None)
+            if not self._known(block, connection, began) and not self._known_head(block, connection, began):
+                connection.take_long(block[1])
+
+    def _known(self, block: Block, connection: Connection, began: float) -> bool:
+        """A request that was seen before, whose flight or answer is here."""
+        seen = self._front.recogniser.find(block)
+        return seen is not None and (self._sit(seen, connection, began) or self._replay(seen, connection, began))
+
+    def _known_head(self, block: Block, connection: Connection, began: float) -> bool:
+        """A request whose head was seen before."""
+        front = self._front
+        found = front.recogniser.find_head(block, peer=connection.peer)
         if found is None:
             return False
         head, body = found
         visit = Visit(connection, head.client, front.next_id(), began, head.request)
-        front.attend(visit, front.serve(visit, head.plan, body, block))
+        front.attend(visit, front.serve(visit, head.plan, body, block[1]))
         return True
 
     def _replay(self, seen: Seen, connection: Connection, began: float) -> bool:
@@ -73,8 +111,23 @@ class Shortcuts:
             return False
         visit = Visit(connection, seen.client, front.next_id(), began, call.request, call.stage.name, call.facts.model)
         visit.listener = listener
-        Seat(front, visit, seen, front.responder(visit, call)).take()
+        Seat(front, visit, seen, front.responder(visit, call), self._over).take()
         return True
+
+    def _over(self, seat: Seat) -> None:
+        """The answer of ``seat`` is out. What is left to do waits while others' are being written: a crowd has waited enough."""
+        self._served.append(seat)
+        if len(self._served) == 1:
+            asyncio.get_running_loop().call_soon(self._settle, 0, SETTLE_TURNS)
+
+    def _settle(self, seen: int, left: int) -> None:
+        served = self._served
+        if left and len(served) > seen:
+            asyncio.get_running_loop().call_soon(self._settle, len(served), left - 1)
+            return
+        self._served = []
+        for seat in served:
+            seat.leave()
 
 
 class Seat:
@@ -84,13 +137,16 @@ class Seat:
     where it is.
     """
 
-    __slots__ = ("_front", "_responder", "_seen", "_visit")
+    __slots__ = ("_front", "_over", "_responder", "_seen", "_visit")
 
-    def __init__(self, front: Front, visit: Visit, seen: Seen, responder: Responder) -> None:
+    def __init__(
+        self, front: Front, visit: Visit, seen: Seen, responder: Responder, over: Callable[[Seat], None]
+    ) -> None:
         self._front = front
         self._visit = visit
         self._seen = seen
         self._responder = responder
+        self._over = over
 
     def __repr__(self) -> str:
         return f"Seat({self._visit.listener!r})"
@@ -112,9 +168,8 @@ class Seat:
         """Nothing is left (an empty list), or somebody with a task must go on."""
         front, visit, responder = self._front, self._visit, self._responder
         if error is None and frames is not None and not frames:
-            self._listener.close()
-            front.leave(visit, responder.delivery)
-            visit.connection.vacate(keep_alive=responder.delivery.keep_alive and not front.draining)
+            visit.over = time.monotonic()
+            self._over(self)
         elif error is not None:
             self._listener.close()
             front.attend(visit, _raise(error))
@@ -123,7 +178,17 @@ class Seat:
                 visit, front.follow(visit, self._seen.plan, self._seen.call, responder, self._listener, frames)
             )
 
+    def leave(self) -> None:
+        """The answer is out: tell of it, and let the connection go on."""
+        visit, delivery = self._visit, self._responder.delivery
+        if visit not in self._front.visits:
+            return  # its client left in the meantime, and that was told
+        self._listener.close()
+        self._front.leave(visit, delivery)
+        visit.connection.vacate(keep_alive=delivery.keep_alive and not self._front.draining)
+
     def _gone(self) -> None:
+        self._visit.over = 0.0
         self._listener.close()
         self._front.leave(self._visit, self._visit.gone())
 

@@ -20,7 +20,7 @@ from soloflight.web.wire import Client, error_answer
 
 @dataclass(eq=False, slots=True)
 class Visit:
-    """One request on its way through the door. ``began`` is when it was here, on the monotonic clock."""
+    """One request on its way through the door. ``began`` and ``over``: when it was here, and its answer out (monotonic clock)."""
 
     connection: Connection
     client: Client
@@ -32,6 +32,7 @@ class Visit:
     body_s: float = 0.0
     listener: Listener | None = None
     delivery: Delivery | None = None
+    over: float = 0.0
 
     def gone(self) -> Delivery:
         """The client left before its answer was through."""
@@ -53,7 +54,7 @@ class Visit:
 
     def ended(self, delivery: Delivery, *, traced: bool) -> RequestEnded:
         """What is told of it, now that it has ended."""
-        now, request, listener = time.monotonic(), self.request, self.listener
+        now, request, listener = self.over or time.monotonic(), self.request, self.listener
         began, first_byte = self.began, delivery.first_byte
         waited_s, lag_s = self.body_s + delivery.upstream_s, None
         if listener is not None:
