@@ -101,6 +101,10 @@ class Outgoing:
     length: int | None = 0
     upgrade: bytes | None = None
 
+    def of_length(self, length: int) -> Outgoing:
+        """The same with another body."""
+        return Outgoing(self.method, self.target, self.fields, length, self.upgrade)
+
     @cached_property
     def head(self) -> bytes:
         """The request head, ready to write. Field bytes are the client's own."""

@@ -166,6 +166,50 @@ def is_credential(name: bytes) -> bool:
     return _CREDENTIAL.search(name) is not None and _NEVER_CREDENTIAL.match(name) is None
 
 
+class KeyMaker:
+    """Makes the keys of requests with one head, whose bodies are of one kind: all but the body is hashed once.
+
+    With an Idempotency-Key, scope and that key name the operation: it stands in the place of the body, whose
+    digest is returned beside it. ``upstream`` is whatever tells upstreams apart for the whole fleet.
+    """
+
+    __slots__ = ("_hash", "_operation", "_scope")
+
+    def __init__(
+        self,
+        request: Request,
+        *,
+        stage: str,
+        scope: str,
+        upstream: str,
+        kind: Kind,
+        key_headers: Iterable[str] = (),
+    ) -> None:
+        parts = key_parts(
+            request, stage=stage, scope=scope, upstream=upstream, kind=kind, digest=b"", key_headers=key_headers
+        )
+        self._scope = _bytes(scope)
+        self._operation = None if (operation := parts.pop("operation", None)) is None else encode(operation)
+        parts.pop("body", None)
+        # As ``encode`` of the whole tuple would begin: what its last item is comes with each body.
+        head = _head_of_key(parts)
+        self._hash = sha256(b"t%d:" % (len(head) + 1))
+        for item in head:
+            self._hash.update(encode(item))
+
+    def __repr__(self) -> str:
+        return f"KeyMaker({'operation' if self._operation is not None else 'body'})"
+
+    def key(self, digest: bytes) -> FlightKey:
+        """The key for a body with this ``digest`` (see ``Document``)."""
+        hashed = self._hash.copy()
+        hashed.update(encode((b"body", digest)) if self._operation is None else self._operation)
+        text = hashed.digest()[:KEY_BYTES].hex()
+        if self._operation is None:
+            return FlightKey(text)
+        return FlightKey(text, sha256(encode((b"soloflight payload", self._scope, digest))).hexdigest())
+
+
 def flight_key(
     request: Request,
     *,
@@ -176,18 +220,9 @@ def flight_key(
     digest: bytes,
     key_headers: Iterable[str] = (),
 ) -> FlightKey:
-    """The key of ``request``, whose body is of ``kind`` and has ``digest`` (see ``Document``).
-
-    With an Idempotency-Key, scope and that key name the operation: it stands in the place of the body, whose
-    digest is returned beside it. ``upstream`` is whatever tells upstreams apart for the whole fleet.
-    """
-    parts = key_parts(
-        request, stage=stage, scope=scope, upstream=upstream, kind=kind, digest=digest, key_headers=key_headers
-    )
-    text = key_text(parts)
-    if "operation" not in parts:
-        return FlightKey(text)
-    return FlightKey(text, sha256(encode((b"soloflight payload", _bytes(scope), digest))).hexdigest())
+    """The key of ``request``, whose body is of ``kind`` and has ``digest`` (see ``KeyMaker``)."""
+    maker = KeyMaker(request, stage=stage, scope=scope, upstream=upstream, kind=kind, key_headers=key_headers)
+    return maker.key(digest)
 
 
 def key_parts(
@@ -227,8 +262,11 @@ def key_parts(
 
 def key_text(parts: Mapping[str, Item]) -> str:
     """The text of the key that is made of these parts."""
-    item: Item = (b"soloflight flight key", b"%d" % SCHEMA, *parts.values())
-    return sha256(encode(item)).digest()[:KEY_BYTES].hex()
+    return sha256(encode(_head_of_key(parts))).digest()[:KEY_BYTES].hex()
+
+
+def _head_of_key(parts: Mapping[str, Item]) -> tuple[Item, ...]:
+    return (b"soloflight flight key", b"%d" % SCHEMA, *parts.values())
 
 
 def accepts_event_stream(values: Iterable[bytes]) -> bool:

@@ -16,7 +16,7 @@ from soloflight.core.coding import decoded_pieces
 from soloflight.core.control import NONE_FRESH, Control, read_control
 from soloflight.core.errors import Code, SoloflightError, fail
 from soloflight.core.fields import CREDENTIAL_FORMS, Forwarding, Outgoing, end_to_end, outgoing
-from soloflight.core.fingerprint import Document, content_type, flight_key, request_scope
+from soloflight.core.fingerprint import Document, KeyMaker, Kind, content_type, request_scope
 from soloflight.core.memo import BodyMemo, Memo
 from soloflight.core.request import Request
 from soloflight.core.session import session_key
@@ -91,6 +91,15 @@ class Plan:
         return out
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a head means in one stage, for bodies of one kind: all of a call that its body does not change."""
+
+    keys: KeyMaker
+    session: str
+    out: Outgoing
+
+
 class Admission:
     """The rules that turn requests into calls; rebuilt as a whole, memos and all, when the configuration is read again."""
 
@@ -110,6 +119,7 @@ class Admission:
         self._decoding = asyncio.Lock()
         self._bodies = BodyMemo()
         self._plans: Memo[Request, Plan] = Memo(PLANS)
+        self._terms: Memo[tuple[Plan, str, Kind], Terms] = Memo(PLANS)
         self._verdicts: Memo[tuple[Plan, bytes], Call | Alone] = Memo(VERDICTS)
         self._fingerprinters: dict[str, Fingerprinter] = {s.name: plugins.fingerprinter(s) for s in stages}
         self._rules: dict[str, AnswerRules] = {s.name: plugins.answer_rules(s) for s in stages}
@@ -216,22 +226,15 @@ class Admission:
         retention_s = _retention_s(stage, facts, named=named)
         if not share and not retention_s:
             return self._alone(request, control, stage, "share")
-        key = flight_key(
-            replace(request, fields=tuple(end_to_end(request.fields))),  # what stops here is no part of what is asked
-            stage=stage.name,
-            scope=request_scope(request, stage.scope, self._scope_key),
-            upstream=target.identity,
-            kind=document.kind,
-            digest=document.digest(stage.ignore_fields),
-            key_headers=stage.key_headers,
-        )
+        terms = self._terms_of(plan, stage, document.kind)
+        key = terms.keys.key(document.digest(stage.ignore_fields))
         return Call(
             key=key.text,
             payload=key.payload,
             request=request,
             stage=stage,
             path=request.path,
-            out=outgoing(request, target.forwarding, length=len(body), identity=True, withhold=plan.withhold),
+            out=terms.out.of_length(len(body)),
             body=body,
             facts=facts,
             rules=self._rules[stage.name],
@@ -240,8 +243,28 @@ class Admission:
             retention_s=retention_s,
             share=share,
             may_own=not control.only_if_cached,
-            session=self._session(request, control, stage),
+            session=terms.session,
         )
+
+    def _terms_of(self, plan: Plan, stage: Stage, kind: Kind) -> Terms:
+        """Remembered with the plan: the next body under the same head finds them ready."""
+        terms = self._terms.get((plan, stage.name, kind))
+        if terms is None:
+            request, target = plan.request, self._targets[stage.upstream]
+            keys = KeyMaker(
+                replace(
+                    request, fields=tuple(end_to_end(request.fields))
+                ),  # what stops here is no part of what is asked
+                stage=stage.name,
+                scope=request_scope(request, stage.scope, self._scope_key),
+                upstream=target.identity,
+                kind=kind,
+                key_headers=stage.key_headers,
+            )
+            out = outgoing(request, target.forwarding, length=0, identity=True, withhold=plan.withhold)
+            terms = Terms(keys, self._session(request, plan.control, stage), out)
+            self._terms.put((plan, stage.name, kind), terms)
+        return terms
 
     def _candidate(self, request: Request, chosen: Stage | None) -> bool:
         """Whether the route may be shared: by an API's rules, or because a stage's ``match`` names it (contract section 3)."""
