@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 from typing import Any
@@ -20,7 +21,9 @@ from soloflight.testing.received import Received
 from soloflight.testing.script import CLOSE, HANG, Script, sse
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
+from soloflight.web.connection import Connection
 from soloflight.web.respond import Responder
+from soloflight.web.visit import Visit
 
 WHOLE = CH + FIN + DONE
 LEFT = {"stage": [{"name": "default", "on_abandon": "cancel", "abandon_grace": 0.0}]}
@@ -143,6 +146,105 @@ async def test_a_client_that_leaves_ends_the_call_of_its_known_head(house: House
     await eventually(lambda: len(house.requests) == 2)
     assert (house.unparsed, house.requests[-1].reason, house.app.front.running) == (1, "route", 0)
     assert house.requests[-1].cut
+
+
+async def test_a_client_that_is_gone_before_its_task_has_begun(house: House, upstream: ScriptedUpstream) -> None:
+    """The loop reads the request and the reset in one turn: the task is cancelled before its first step."""
+    upstream.play(echo)
+    block = request("GET", "/v1/files")
+    front, door = house.app.front, house.app._door
+    assert front is not None
+    assert door is not None
+    async with connect(house.port) as client:
+        await client.ask(block)
+        take = door.short_way
+        assert take is not None
+
+        def gone(data: bytes, connection: Connection) -> bool:
+            taken = take(data, connection)
+            connection.connection_lost(ConnectionResetError())
+            return taken
+
+        door.short_way = gone
+        await client.send(block)
+        await eventually(lambda: len(house.requests) == 2)
+    assert (house.unparsed, house.requests[1].reason, house.requests[1].cut) == (1, "client_gone", True)
+    await eventually(lambda: not front._tasks)
+    assert (front.running, upstream.calls) == (0, 1)
+
+
+async def test_a_seat_that_is_gone_before_the_task_that_takes_it_over_has_begun(
+    house: House, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = chat(fresh())
+    owner, gate = await streaming(house, upstream, block, CH)
+    genuine = Responder.push
+
+    def push(self: Responder, listener: Listener, frames: list[Any]) -> bool:
+        return not (gate.is_set() and listener.role is Role.FOLLOWER) and genuine(self, listener, frames)
+
+    monkeypatch.setattr(Responder, "push", push)
+    late = await RawClient.open(house.port)
+    await late.send(block)
+    await late.read_events(1)
+    attend = house.app.front.attend  # type: ignore[union-attr]
+
+    def attend_and_lose(visit: Visit, answering: Any) -> None:
+        attend(visit, answering)
+        visit.connection.connection_lost(ConnectionResetError())
+
+    monkeypatch.setattr(house.app.front, "attend", attend_and_lose)
+    gate.set()
+    assert (await owner.finish()).body == WHOLE
+    await eventually(lambda: len(house.requests) == 2)
+    assert {event.reason for event in house.requests} == {"", "client_gone"}
+    await eventually(lambda: house.app.front is not None and not house.app.front.running)
+    for client in (owner, late):
+        client.close()
+
+
+@pytest.mark.parametrize("size", [100_000, 700_000])
+async def test_a_large_body_behind_a_known_head_is_gathered(
+    house: House, upstream: ScriptedUpstream, size: int
+) -> None:
+    upstream.play(echo)
+    async with connect(house.port) as client:
+        for mark in (b"a", b"b", b"a"):
+            block = chat(b'{"model": "m", "temperature": 0, "x": "' + mark * size + b'"}')
+            answer = await client.ask(block)
+            assert told(answer)["body"] == hashlib.sha256(block.partition(b"\r\n\r\n")[2]).hexdigest()
+    assert (house.unparsed, upstream.calls) == (2, 2)
+    assert [event.role for event in house.requests] == [Role.OWNER, Role.OWNER, Role.REPLAY]
+
+
+@pytest.mark.parametrize("ends", ["silence", "more", "leaves"])
+async def test_a_body_behind_a_known_head_that_does_not_come_as_announced(
+    house: House, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    monkeypatch.setattr("soloflight.web.short.GATHER_S", 0.1)
+    upstream.play(echo)
+    block = chat(b'{"model": "m", "temperature": 0, "x": "' + b"a" * 100_000 + b'"}')
+    other = request("GET", "/v1/files")
+    async with connect(house.port) as client:
+        first = await client.ask(block)
+        await client.send(block[:90_000])
+        await eventually(lambda: house.unparsed == 1)
+        if ends == "leaves":
+            client.close()
+            await eventually(lambda: len(house.requests) == 2)
+            assert house.requests[1].reason == "client_gone"
+            return
+        if ends == "silence":
+            await eventually(
+                lambda: house.app.front is not None and house.app.front.running == 1 and house.requests[1:] == []
+            )
+            await asyncio.sleep(0.2)
+        await client.send_more(block[90_000:] + (other if ends == "more" else b""))
+        second = await client.finish()
+        assert (second.body, second.get("X-Soloflight-Role")) == (first.body, "replay")
+        if ends == "more":
+            client.left_over += client.parser.rest
+            assert (await client.ask(b"")).status == 200
 
 
 async def test_what_comes_behind_a_request_under_way_is_answered_next(house: House, upstream: ScriptedUpstream) -> None:

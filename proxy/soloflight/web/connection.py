@@ -12,7 +12,7 @@ import socket
 import struct
 import termios
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError, _ErrInfo
 from aiohttp.web_request import BaseRequest
@@ -66,6 +66,14 @@ def sent(*, keep_alive: bool) -> StreamResponse:
 _KEPT, _CLOSED = Sent(keep_alive=True), Sent(keep_alive=False)
 
 
+class Begun(NamedTuple):
+    """The bytes of a request's head, the length of its body, and the whole request, where that came in one block."""
+
+    head: bytes
+    length: int
+    block: bytes
+
+
 class Door(Server):
     """Makes a Connection for each client of one listener."""
 
@@ -103,7 +111,7 @@ class Connection(RequestHandler):
     """One client connection. ``peer`` is its address ("" for a Unix socket)."""
 
     __slots__ = (
-        "_block", "_door", "_gone", "_head_timer", "_held", "_owed", "on_writable", "peer", "relay", "trusted_peer",
+        "_block", "_door", "_gone", "_head_timer", "_held", "_more", "_owed", "on_writable", "peer", "relay", "trusted_peer",
     )  # fmt: skip
 
     def __init__(self, manager: Door, **settings: Any) -> None:
@@ -112,8 +120,9 @@ class Connection(RequestHandler):
         self._head_timer: asyncio.TimerHandle | None = None
         # Bytes of the current request that are still to come: 0 between two requests, None where it can not be told any more.
         self._owed: int | None = 0
-        self._block: tuple[object, bytes] | None = None
+        self._block: tuple[object, Begun] | None = None
         self._gone: Callable[[], None] | None = None
+        self._more: Callable[[bytes], None] = self._hold
         self._held = b""
         self.peer = ""
         self.trusted_peer = False
@@ -136,7 +145,7 @@ class Connection(RequestHandler):
             return
         if self._owed == 0 and data:  # it begins another request
             if self._gone is not None:
-                self._hold(data)
+                self._more(data)
                 return
             if not self._messages and self._short(data):
                 return
@@ -192,12 +201,13 @@ class Connection(RequestHandler):
             self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
         super()._process_keepalive()
 
-    def occupy(self, gone: Callable[[], None] | None) -> None:
+    def occupy(self, gone: Callable[[], None] | None, more: Callable[[bytes], None] | None = None) -> None:
         """A request is being answered here; ``gone`` is called once if the connection is lost before ``vacate``.
 
-        What comes behind it waits until then. None: it is not, so far.
+        ``more`` takes the rest of it; else what comes is behind it, and waits. ``gone`` None: it is not, so far.
         """
         self._gone = gone
+        self._more = more or self._hold
 
     def answered(self) -> None:
         """The answer to a request that aiohttp parsed is out, and the connection stays: what came behind it is next."""
@@ -224,27 +234,28 @@ class Connection(RequestHandler):
             self._pause_transport_reading()
 
     def _count(self, data: bytes, *, begins: bool) -> None:
-        """Keep account of where requests end, and remember a block that is exactly one request, with the message read of it."""
-        self._block = None
+        """Keep account of where requests end, and remember how one begins, with the message read of it."""
         if self._owed is None:
             return
         if begins:
+            self._block = None
             end = data.find(b"\r\n\r\n")
             length = _declared_length(data, end) if end >= 0 else None
             if length is None:
                 self._owed = None
                 return
             self._owed = end + 4 + length
-            if self._owed == len(data) <= BLOCK_LIMIT and self._messages:
-                self._block = self._messages[-1][0], data
+            if self._messages and len(data) <= self._owed:
+                block = data if self._owed == len(data) <= BLOCK_LIMIT else b""
+                self._block = self._messages[-1][0], Begun(data[:end], length, block)
         self._owed -= len(data)
         if self._owed < 0:
             self._owed = None
 
-    def take_block(self, raw: BaseRequest) -> bytes:
-        """The block that was exactly this request, once, or b"". Another request's may have come before this one was looked at."""
+    def begun(self, raw: BaseRequest) -> Begun | None:
+        """How this request began, once. None: it is not known, or another one's has begun before this one was looked at."""
         block, self._block = self._block, None
-        return block[1] if block is not None and block[0] is raw._message else b""
+        return block[1] if block is not None and block[0] is raw._message else None
 
     def _await_head(self) -> None:
         """A head has begun, or must begin: it has to be whole in time (slow loris)."""

@@ -26,7 +26,7 @@ from soloflight.ports import Event, Role
 from soloflight.web.connection import ClientGone, sent
 from soloflight.web.health import HEALTH, HEALTH_PATHS, health_answer
 from soloflight.web.read import BodyReader, client_of, connection_of, read_request
-from soloflight.web.recognise import Recogniser, Seen
+from soloflight.web.recognise import Recogniser, Seen, SeenHead
 from soloflight.web.relay import Relay
 from soloflight.web.respond import Delivery, Responder
 from soloflight.web.short import Shortcuts
@@ -84,6 +84,11 @@ class Front:
     def __repr__(self) -> str:
         return f"Front({self.node!r})"
 
+    @property
+    def max_shared_body(self) -> int:
+        """Larger bodies are not read whole."""
+        return self._limits.max_shared_body
+
     def replace(self, admission: Admission, recogniser: Recogniser, limits: Limits) -> None:
         """Other rules for requests to come."""
         self.admission, self.recogniser, self._limits = admission, recogniser, limits
@@ -116,8 +121,11 @@ class Front:
         client = client_of(raw, draining=self.draining)
         visit = Visit(connection_of(raw), client, self.next_id(), time.monotonic())
         if (path := _health_path(raw)) is not None:
-            visit.connection.send(health_answer(path, self._state, client))
             keep_alive = client.keep_alive
+            try:
+                visit.connection.send(health_answer(path, self._state, client))
+            except ClientGone:
+                keep_alive = False
         else:
             keep_alive = await self._through(visit, self._read(visit, raw), raw.content.is_eof)
         if keep_alive:
@@ -127,10 +135,19 @@ class Front:
     def attend(self, visit: Visit, answering: Coroutine[Any, Any, Delivery]) -> None:
         """Answer a request that aiohttp has not seen, in a task."""
         task = self._tasks.spawn(self._occupied(visit, answering), "visit")
-        visit.connection.occupy(partial(_cancel, task))
+        visit.connection.occupy(partial(self._gone, visit, answering, task))
+
+    def _gone(self, visit: Visit, answering: Coroutine[Any, Any, Delivery], task: asyncio.Task[None]) -> None:
+        """The client is gone. A task that is cancelled before its first step does not run at all: what it would do is done here."""
+        task.cancel()
+        if not visit.begun:
+            answering.close()
+            if visit.listener is not None:
+                visit.listener.close()
+            self.leave(visit, visit.gone())
 
     async def _occupied(self, visit: Visit, answering: Coroutine[Any, Any, Delivery]) -> None:
-        keep_alive = False
+        keep_alive, visit.begun = False, True
         try:
             keep_alive = await self._through(visit, answering, _whole)
         finally:
@@ -184,9 +201,9 @@ class Front:
         visit.request = request = read_request(raw)
         body = BodyReader(raw, self._limits.max_body, self._limits.body_timeout_s)
         plan = self.admission.plan(request)
-        whole, block = body.ready(), visit.connection.take_block(raw)
-        if block:
-            self.recogniser.learn_head(block, request, plan, visit.client)
+        whole, begun = body.ready(), visit.connection.begun(raw)
+        if begun is not None:
+            self.recogniser.learn_head(begun.head, SeenHead(request, plan, visit.client, begun.length))
         if whole is None:
             if plan.alone is not None:
                 return await self._alone(visit, plan, plan.alone, body)
@@ -195,7 +212,7 @@ class Front:
             visit.body_s = time.monotonic() - waiting_since
             if whole is None:
                 return await self._alone(visit, plan, self.admission.too_large(plan), body)
-        return await self.serve(visit, plan, whole, block)
+        return await self.serve(visit, plan, whole, begun.block if begun is not None else b"")
 
     async def serve(self, visit: Visit, plan: Plan, body: bytes, block: bytes = b"") -> Delivery:
         """Admit a request that is here whole; ``block`` is its bytes, where they came in one piece."""
@@ -278,10 +295,6 @@ def _health_path(raw: BaseRequest) -> str | None:
 def _whole() -> bool:
     """The body of a request that came in one piece was read."""
     return True
-
-
-def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
 
 
 def _error_event(call: Call, code: str, message: str) -> bytes:

@@ -75,22 +75,21 @@ class Recogniser:
             oldest, _ = self._calls.popitem(last=False)
             self._size -= _cost(oldest[1])
 
-    def learn_head(self, block: bytes, request: Request, plan: Plan, client: Client) -> None:
-        """``block`` is one whole request, and this was made of its head."""
-        head, _, body = block.partition(b"\r\n\r\n")
+    def learn_head(self, head: bytes, seen: SeenHead) -> None:
+        """This was made of ``head``."""
         if self._on and len(head) <= MEMO_HEAD:
-            self._heads.put((request.peer, request.trusted, head), SeenHead(request, plan, client, len(body)))
+            self._heads.put((seen.request.peer, seen.request.trusted, head), seen)
 
     def find(self, block: Block) -> Seen | None:
         """What was made of ``block``, if it was seen before."""
         return self._calls.get(block)
 
     def find_head(self, block: Block, *, peer: str) -> tuple[SeenHead, bytes] | None:
-        """What was made of the head that ``block`` begins with, and its body, where the block is one whole request."""
+        """What was made of the head that ``block`` begins with, and what of its body is here, perhaps more than that."""
         trusted, data = block
         head, _, body = data.partition(b"\r\n\r\n")
         seen = self._heads.get((peer, trusted, head))
-        return (seen, body) if seen is not None and seen.length == len(body) else None
+        return (seen, body) if seen is not None else None
 
     def replay(self, call: Call) -> tuple[Replay, Prepared] | None:
         """The answer for ``call``, if it is kept here and fresh enough."""

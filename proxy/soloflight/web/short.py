@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NoReturn
 from soloflight.core.frames import Frame
 from soloflight.core.trace import trace_of
 from soloflight.flow.listen import Listener
-from soloflight.web.connection import Connection, nobody
-from soloflight.web.recognise import Block, Seen
+from soloflight.web.connection import BLOCK_LIMIT, Connection, nobody
+from soloflight.web.recognise import Block, Seen, SeenHead
 from soloflight.web.respond import Responder
 from soloflight.web.visit import Visit, replayed
 
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from soloflight.web.handlers import Front
 
 
+GATHER_LIMIT = 1 << 20
+"""Bodies up to this size are gathered here; larger ones are read piece by piece, under aiohttp's own backpressure."""
+GATHER_S = 1.0
+"""For so long: then the long way's own bounds hold."""
 TURNS = 4
 """In so many turns of the loop a request is parsed, read and admitted, if nothing has to be waited for."""
 SETTLE_TURNS = 50
@@ -47,6 +51,8 @@ class Shortcuts:
         if self._front.draining:
             return False
         began, block = time.monotonic(), (connection.trusted_peer, data)
+        if len(data) > BLOCK_LIMIT:
+            return self._known_head(block, connection, began)
         if self._known(block, connection, began):
             return True
         waiting = self._coming.get(block)
@@ -83,7 +89,12 @@ class Shortcuts:
             return False
         head, body = found
         visit = Visit(connection, head.client, front.next_id(), began, head.request)
-        front.attend(visit, front.serve(visit, head.plan, body, block[1]))
+        if len(body) == head.length:
+            front.attend(visit, front.serve(visit, head.plan, body, block[1]))
+        elif len(body) < head.length <= min(GATHER_LIMIT, front.max_shared_body) and head.plan.alone is None:
+            Gathering(front, visit, head, block[1], body).begin()
+        else:
+            return False
         return True
 
     def _replay(self, seen: Seen, connection: Connection, began: float) -> bool:
@@ -128,6 +139,55 @@ class Shortcuts:
         self._served = []
         for seat in served:
             seat.leave()
+
+
+class Gathering:
+    """A request behind a known head whose body is still coming. If it does not soon, or more comes, it takes the long way."""
+
+    __slots__ = ("_front", "_head", "_missing", "_parts", "_timer", "_visit")
+
+    def __init__(self, front: Front, visit: Visit, head: SeenHead, block: bytes, body: bytes) -> None:
+        self._front = front
+        self._visit = visit
+        self._head = head
+        self._parts = [block[: len(block) - len(body)], body]
+        self._missing = head.length - len(body)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"Gathering({self._missing} bytes to come)"
+
+    def begin(self) -> None:
+        """Wait for the rest."""
+        self._timer = asyncio.get_running_loop().call_later(GATHER_S, self._give_up)
+        self._front.enter(self._visit)
+        self._visit.connection.occupy(self._gone, self._more)
+
+    def _more(self, data: bytes) -> None:
+        self._parts.append(data)
+        self._missing -= len(data)
+        if self._missing < 0:
+            self._give_up()
+        elif not self._missing:
+            self._end()
+            front, visit = self._front, self._visit
+            visit.body_s = time.monotonic() - visit.began
+            front.attend(visit, front.serve(visit, self._head.plan, b"".join(self._parts[1:])))
+
+    def _give_up(self) -> None:
+        self._end()
+        self._front.visits.discard(self._visit)
+        connection = self._visit.connection
+        connection.occupy(None)
+        connection.take_long(b"".join(self._parts))
+
+    def _gone(self) -> None:
+        self._end()
+        self._front.leave(self._visit, self._visit.gone())
+
+    def _end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 class Seat:

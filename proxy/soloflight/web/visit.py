@@ -20,7 +20,10 @@ from soloflight.web.wire import Client, error_answer
 
 @dataclass(eq=False, slots=True)
 class Visit:
-    """One request on its way through the door. ``began`` and ``over``: when it was here, and its answer out (monotonic clock)."""
+    """One request on its way through the door. ``began`` and ``over``: when it was here, and its answer out (monotonic clock).
+
+    ``begun``: a task of ours has begun to answer it.
+    """
 
     connection: Connection
     client: Client
@@ -33,6 +36,7 @@ class Visit:
     listener: Listener | None = None
     delivery: Delivery | None = None
     over: float = 0.0
+    begun: bool = False
 
     def gone(self) -> Delivery:
         """The client left before its answer was through."""
