@@ -34,7 +34,7 @@ async def all_at_once(proxy: Proxy, upstream: ScriptedUpstream, requests: Sequen
         for client, data in zip(clients, requests, strict=True):
             await client.send(data)
             await upstream.wait_calls(1)
-        await settle(proxy.port)
+            await settle(proxy.port)  # each has been taken in before the next one comes
         gate.set()
         return await asyncio.gather(*(client.finish() for client in clients))
 

@@ -91,7 +91,7 @@ async def test_one_who_waits_leaves(form: str, how: str, proxy: Proxy, upstream:
             await settle(proxy.port)
             held = proxy.open_files()
             leave(b, how)
-            await eventually(lambda: proxy.open_files() < held, within_s=1)
+            await eventually(lambda: proxy.open_files() < held)
         await c.send(body)
         await settle(proxy.port)
         begin.set()

@@ -24,6 +24,11 @@ def nodes(start_proxy: StartProxy, redis_server: RedisServer, upstream: Scripted
     return [start_proxy(upstream=upstream.port, backend="redis", redis_url=redis_server.url) for _ in range(2)]
 
 
+def waits_for_what_runs(node: Proxy) -> bool:
+    """Whether a client listens there to a flight that has its owner."""
+    return [(bool(row["owner"]), row["listeners"]) for row in node.api("/api/flights")["flights"]] == [(True, 1)]
+
+
 @pytest.mark.redis
 @pytest.mark.parametrize("at", [0, 1], ids=["the same node", "another node"])
 @pytest.mark.parametrize("stream", [True, False], ids=["SSE", "JSON"])
@@ -40,8 +45,8 @@ async def test_given_up_on_and_sent_again(
     await eventually(lambda: "client_gone" in nodes[0].log)
     async with connect(nodes[at].port) as again:
         await again.send(body)
-        await asyncio.sleep(0.3)  # it waits for what runs, and asks nobody else
-        assert upstream.calls == 1
+        await eventually(lambda: waits_for_what_runs(nodes[at]))
+        assert upstream.calls == 1, "it asks nobody else"
         gate.set()
         answer = await again.finish()
     assert (answer.status, answer.role) == (200, "follower")

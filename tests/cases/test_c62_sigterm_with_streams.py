@@ -22,6 +22,7 @@ from harness.process import eventually, http_status
 from harness.proxy import Proxy
 from harness.redis import RedisServer
 from harness.refusals import refused
+from harness.stalls import lasted
 from harness.wire import Response
 from soloflight.testing.chat import CH, DONE, FIN, content
 from soloflight.testing.received import Received
@@ -103,14 +104,14 @@ async def test_running_streams_end_well_here_and_elsewhere(
         with pytest.raises(TimeoutError):
             await waiter.head(within_s=0.3)
         assert upstream.calls == 3
-        assert len(left_behind(redis_server)) == 5  # three calls, the one that waits, and the lock
+        await eventually(lambda: len(left_behind(redis_server)) == 5)  # three calls, the one that waits, and the lock
 
         goes.send(signal.SIGTERM)
         begun = time.monotonic()
         await eventually(lambda: http_status(f"{goes.admin}/readyz") == 503)
-        assert time.monotonic() - begun < 0.5
+        assert lasted(begun) < 0.5
         assert http_status(f"{goes.admin}/livez") == 200
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(10):
             while not await refuses(goes):
                 await asyncio.sleep(0.02)
         assert http_status(f"{stays.url}/_soloflight/health") == 200
@@ -126,7 +127,7 @@ async def test_running_streams_end_well_here_and_elsewhere(
 
     begun = time.monotonic()
     answer = await ask(stays.port, chat(fresh(), session))  # nobody waits for a lock to lapse
-    assert time.monotonic() - begun < SOON_S
+    assert lasted(begun) < SOON_S
     assert answer.body == content("next") + FIN + DONE
 
 
@@ -160,7 +161,7 @@ async def test_what_is_left_is_cut_and_the_others_go_on_at_once(
         for client in (c, d):
             await client.send(silent)
             await upstream.wait_calls(2)
-        assert len(left_behind(redis_server)) == 3
+        await eventually(lambda: len(left_behind(redis_server)) == 3)
 
         goes.send(signal.SIGTERM)
         begun = time.monotonic()
@@ -174,7 +175,7 @@ async def test_what_is_left_is_cut_and_the_others_go_on_at_once(
         assert refused(mine) == (503, "draining")
         assert mine.get("Retry-After") == "1"
         assert (theirs.status, theirs.body) == (200, content("second") + FIN + DONE)  # had none: takes over
-        assert time.monotonic() - begun < 1.1 + SOON_S
+        assert lasted(begun) < 1.1 + SOON_S
     await exits(goes, 3)
     assert sorted(calls.values()) == [1, 2]
     assert left_behind(redis_server) == []

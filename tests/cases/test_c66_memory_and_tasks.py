@@ -44,8 +44,8 @@ async def forgetting(upstream: ScriptedUpstream) -> None:
 async def at_rest(proxy: Proxy) -> None:
     """Every flight and follower is gone."""
     await eventually(lambda: proxy.api("/api/flights")["flights"] == [], 10)
-    assert proxy.metric("soloflight_flights_live") == 0
-    assert proxy.metric("soloflight_followers") == 0
+    await eventually(lambda: proxy.metric("soloflight_flights_live") == 0)
+    await eventually(lambda: proxy.metric("soloflight_followers") == 0)
 
 
 async def lived_through(proxy: Proxy, mix: Mix, count: int) -> tuple[int, int]:

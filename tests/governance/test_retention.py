@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from governance.jobs import JOB, job
-from harness.client import ask, chat, connect, fresh, settle
+from harness.client import ask, chat, connect, fresh
 from harness.site import Site
 from harness.wire import Response
 from soloflight.testing.chat import completion_object
@@ -112,7 +112,7 @@ async def test_who_joins_where_only_equal_answers_are_shared(
             if client is first:
                 await upstream.wait_calls(1)
         for node in site.nodes:
-            await settle(node.port)
+            await site.settle(node)
         gate.set()
         answers = [await client.finish() for client in (first, second, third)]
     if joins:
@@ -196,7 +196,7 @@ async def test_with_state_it_joins_and_is_replayed_to_retries_only(
         await first.send(respond(body))
         await upstream.wait_calls(1)
         await second.send(respond(body))
-        await settle(site.other.port)
+        await site.settle(site.other)
         gate.set()
         assert [(await client.finish()).role for client in (first, second)] == ["owner", "follower"]
     for node in site.nodes:

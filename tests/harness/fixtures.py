@@ -12,7 +12,8 @@ from harness.proxy import Proxy, merged
 from harness.redis import RedisServer
 from soloflight.testing.upstream import ScriptedUpstream
 
-DEFAULTS: dict[str, Any] = {"server": {"drain_timeout": "2s"}}
+DEFAULTS: dict[str, Any] = {"server": {"drain_timeout": "2s"}, "coordination": {"command_timeout": "5s"}}
+"""``command_timeout``: a machine that stands still for a second is no backend that is away."""
 
 
 class StartProxy(Protocol):

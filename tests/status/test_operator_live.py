@@ -110,9 +110,9 @@ async def test_an_ended_flight_is_cut_and_its_key_and_session_are_free_at_once(s
         again = await ask(proxy.port, body)
         assert (again.status, again.role, again.body, upstream.calls) == (200, "owner", b"".join(WHOLE), 2)
         assert told(proxy, "DELETE", f"/api/flights/{row['id']}")[0] == 404
-        assert proxy.metric("soloflight_not_kept_total", reason="abandoned") == 1
-        assert proxy.metric("soloflight_upstream_calls_total", outcome="abandoned") == 1
-        assert proxy.metric("soloflight_errors_total", reason="aborted") == 2
+        await eventually(lambda: proxy.metric("soloflight_not_kept_total", reason="abandoned") == 1)
+        await eventually(lambda: proxy.metric("soloflight_upstream_calls_total", outcome="abandoned") == 1)
+        await eventually(lambda: proxy.metric("soloflight_errors_total", reason="aborted") == 2)
 
 
 async def test_a_flight_is_seen_from_both_sides_and_ended_from_the_other(
@@ -133,7 +133,7 @@ async def test_a_flight_is_seen_from_both_sides_and_ended_from_the_other(
             assert (followed["role"], followed["owner"], followed["attempt"]) == ("follower", owned["node"], None)
             assert (followed["listeners"], followed["followers"]) == (1, 1)
             assert 0 < followed["lease_left_s"] <= 5.1
-            assert two.metric("soloflight_followers") == 1
+            await eventually(lambda: two.metric("soloflight_followers") == 1)
             assert told(two, "DELETE", f"/api/flights/{owned['id']}")[0] == 202
             for client in (a, b):
                 answer = await client.finish()
@@ -191,12 +191,16 @@ async def test_tokens_avoided_are_known_on_every_node(start_proxy: StartProxy, r
             await eventually(
                 lambda proxy=proxy: proxy.metric("soloflight_upstream_calls_avoided_total", by="join") == 1
             )
-            assert proxy.metric("soloflight_tokens_avoided_total", by="join", kind="prompt") == 40
-            assert proxy.metric("soloflight_tokens_avoided_total", by="join", kind="completion") == 2
-            assert proxy.metric("soloflight_follower_lag_seconds_count") == 1
+            for kind, count in (("prompt", 40), ("completion", 2)):
+                await eventually(
+                    lambda proxy=proxy, kind=kind, count=count: (
+                        proxy.metric("soloflight_tokens_avoided_total", by="join", kind=kind) == count
+                    )
+                )
+            await eventually(lambda proxy=proxy: proxy.metric("soloflight_follower_lag_seconds_count") == 1)
         three = start_proxy(upstream=upstream.port, backend="redis", redis_url=redis_server.url)
         assert (await ask(three.port, body)).role == "replay"
-        assert three.metric("soloflight_tokens_avoided_total", by="replay", kind="prompt") == 40
+        await eventually(lambda: three.metric("soloflight_tokens_avoided_total", by="replay", kind="prompt") == 40)
         assert upstream.calls == 1
 
 
@@ -218,6 +222,7 @@ async def test_one_admin_listener_speaks_for_all_workers(start_proxy: StartProxy
         assert sorted(answer.role for answer in answers) == ["follower"] * 11 + ["owner"]
         for client in clients:
             client.close()
+        await eventually(lambda: proxy.metric("soloflight_requests_total") == 12)
         overview = proxy.api("/api/overview")
         assert (len(overview["nodes"]), overview["status"], overview["backend"]["up"]) == (3, "ok", True)
         assert overview["stages"][0]["counts"]["requests"] == {
