@@ -18,6 +18,8 @@ from soloflight.testing.chat import CH, DONE, FIN, content, finish
 from soloflight.testing.script import CLOSE, HANG, sse
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 PROXY = {"stage": [{"name": "keeps-length", "keep_incomplete": True, "match": {"paths": ["/kept/*"]}}]}
 UNFINISHED = {
     "no finish_reason": (1, [CH, CH, DONE], "incomplete"),

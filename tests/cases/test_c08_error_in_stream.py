@@ -16,6 +16,8 @@ from soloflight.testing.chat import CH
 from soloflight.testing.script import CLOSE, sse
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 DELTA = (
     b"event: content_block_delta\n"
     b'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"x"}}\n\n'

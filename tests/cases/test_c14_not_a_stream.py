@@ -17,6 +17,8 @@ from soloflight.testing.chat import completion_object
 from soloflight.testing.script import Step, json, sse
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 BARE_ERROR = b'{"error":{"message":"no","type":"server_error","code":null}}'
 ANSWERS: dict[str, tuple[list[Step], int, str]] = {
     "whole JSON": ([json(completion_object())], 200, "application/json"),

@@ -11,12 +11,16 @@ import json
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
+import pytest
+
 from harness.client import ask, chat, connect, fresh, request, settle
 from harness.proxy import Proxy
 from harness.wire import Response
 from soloflight.testing.chat import completion_object
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.beside
 
 ANSWER = json_answer(completion_object())
 

@@ -19,6 +19,8 @@ from soloflight.testing.script import Script, head, sse
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 BODIES = {
     "SSE": CH * 10 + FIN + DONE,
     "JSON": json_answer(completion_object("x" * 90)).partition(b"\r\n\r\n")[2],

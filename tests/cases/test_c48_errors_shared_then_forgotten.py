@@ -23,6 +23,8 @@ from soloflight.testing.chat import completion_object
 from soloflight.testing.script import CLOSE, RESET, Step, head, json
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 CROWD = 10
 OWN = {b"x-soloflight-role", b"x-soloflight-request-id", b"cache-status"}
 ERROR = {"error": {"message": "no", "type": "t", "code": None, "param": None}}

@@ -26,6 +26,8 @@ from soloflight.testing.script import CLOSE, RESET, Answer, Script, head, sse
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 CONFIG = {"stage": [{"name": "asks", "local_retention": 0}]}
 KEY = "Idempotency-Key: k"
 MISMATCH = (422, "idempotency_mismatch")

@@ -10,7 +10,7 @@ import asyncio
 import pytest
 
 from harness.client import ask, chat, connect, fresh
-from harness.fixtures import StartProxy
+from harness.fixtures import StartProxy, all_ready
 from harness.process import eventually
 from harness.proxy import Proxy
 from harness.redis import RedisServer
@@ -18,10 +18,14 @@ from soloflight.testing.chat import CH, DONE, FIN, completion_object
 from soloflight.testing.script import json, sse
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 
 @pytest.fixture
 def nodes(start_proxy: StartProxy, redis_server: RedisServer, upstream: ScriptedUpstream) -> list[Proxy]:
-    return [start_proxy(upstream=upstream.port, backend="redis", redis_url=redis_server.url) for _ in range(2)]
+    return all_ready(
+        start_proxy(upstream=upstream.port, backend="redis", redis_url=redis_server.url, ready=False) for _ in range(2)
+    )
 
 
 def waits_for_what_runs(node: Proxy) -> bool:

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from harness.client import ask, chat, connect, fresh
-from harness.fixtures import StartProxy
+from harness.fixtures import StartProxy, all_ready
 from harness.process import eventually
 from harness.proxy import Proxy
 from harness.redis import RedisServer
@@ -44,7 +44,10 @@ def slowly(call: int, count: int, pause_s: float) -> list[Step]:
 
 @pytest.fixture
 def nodes(start_proxy: StartProxy, redis_server: RedisServer, upstream: ScriptedUpstream) -> list[Proxy]:
-    return [start_proxy(CONFIG, upstream=upstream.port, backend="redis", redis_url=redis_server.url) for _ in range(2)]
+    return all_ready(
+        start_proxy(CONFIG, upstream=upstream.port, backend="redis", redis_url=redis_server.url, ready=False)
+        for _ in range(2)
+    )
 
 
 async def test_an_answer_of_five_leases_is_one_call(nodes: list[Proxy], upstream: ScriptedUpstream) -> None:

@@ -17,7 +17,7 @@ import msgpack
 import pytest
 
 from harness.client import RawClient, ask, chat, connect, fresh
-from harness.fixtures import StartProxy
+from harness.fixtures import StartProxy, all_ready
 from harness.process import eventually, http_status
 from harness.proxy import Proxy
 from harness.redis import RedisServer
@@ -39,7 +39,7 @@ SOON_S = 1.5
 @pytest.fixture
 def two(start_proxy: StartProxy, redis_server: RedisServer, upstream: ScriptedUpstream) -> list[Proxy]:
     """Two nodes of a fleet; the first one, which is stopped, has a second for its drain... unless a test says more."""
-    return [
+    return all_ready(
         start_proxy(
             {
                 "server": {"drain_timeout": limit},
@@ -48,9 +48,10 @@ def two(start_proxy: StartProxy, redis_server: RedisServer, upstream: ScriptedUp
             upstream=upstream.port,
             backend="redis",
             redis_url=redis_server.url,
+            ready=False,
         )
         for limit in ("20s", "1s")
-    ]
+    )
 
 
 def left_behind(redis_server: RedisServer) -> list[bytes]:

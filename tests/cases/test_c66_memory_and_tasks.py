@@ -17,6 +17,8 @@ from harness.proxy import Proxy
 from nodes.house import House, settings_for
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 MB = 1 << 20
 SHORT = {
     "stage_defaults": {

@@ -21,6 +21,8 @@ from soloflight.testing.chat import CH, DONE, FIN
 from soloflight.testing.script import Script, json, sse
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 STREAMS = 150
 CAP = 10
 

@@ -16,6 +16,8 @@ from soloflight.testing.received import Received
 from soloflight.testing.script import Script, json
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 TARGET = "/v1/audio/transcriptions"
 Part = tuple[str, bytes]
 ONE, TWO = b"RIFF\0content 1\r\n", b"RIFF\0content 2\r\n"

@@ -18,6 +18,8 @@ from soloflight.testing.received import Received
 from soloflight.testing.script import Step, head, raw
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 KEY = b"Authorization: Bearer k1"
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
 TARGETS = ["/v1/chat/completions", "/v1/files"]

@@ -23,6 +23,8 @@ from soloflight.testing.chat import DONE, FIN
 from soloflight.testing.script import Step, head, sse
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 ALONE = "/alone/v1/chat/completions"
 FLEET = {
     "size": 3,

@@ -18,6 +18,8 @@ from soloflight.testing.chat import DONE, FIN
 from soloflight.testing.script import CLOSE, Step, head, json, sse
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 SMALL = 256 << 10
 FLEET = {
     "size": 3,

@@ -17,6 +17,8 @@ from soloflight.testing.script import Script
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 NOT_CACHED = (504, "not_cached")
 BAD = (400, "bad_request")
 

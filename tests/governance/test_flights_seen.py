@@ -19,6 +19,8 @@ from soloflight.testing.chat import CH, DONE, FIN, content
 from soloflight.testing.script import HANG, sse
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 PIECES = [content(f"piece {number}") for number in range(3)]
 
 

@@ -28,6 +28,8 @@ from soloflight.testing.script import Script, sse
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 STAGES = ("evaluation", "followup", "extraction", "demeanor")
 INTERVIEW = (Path(__file__).parents[2] / "conf" / "interview.toml").read_text()
 DAY_S = 86_400

@@ -19,6 +19,8 @@ from soloflight.testing.script import CLOSE, HANG, RESET, Answer, Script, Step, 
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 REFRESH = ["Cache-Control: no-cache", "Cache-Control: max-age=0"]
 STAGES = ["default", "asks"]
 """With an L1, and without one."""

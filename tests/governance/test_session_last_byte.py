@@ -11,6 +11,8 @@ from soloflight.testing.chat import CH, DONE, FIN
 from soloflight.testing.script import LAST_CHUNK, chunk, head
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 TIMES = 200
 every_way = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
 

@@ -17,6 +17,8 @@ from harness.proxy import PROGRAM, Proxy, clean_env
 from harness.refusals import refused
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "stage-plugin.md").read_text()
 INTERVIEW = (ROOT / "conf" / "interview.toml").read_text()

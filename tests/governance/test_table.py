@@ -13,6 +13,8 @@ from harness.site import Site
 from harness.wire import Response
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 KINDS: tuple[Kind, ...] = ("plain", "sampled", "named")
 FORMS = [way for way in WAYS if way.name.startswith("shared")]
 

@@ -23,6 +23,8 @@ from soloflight.testing.script import CLOSE, head, sse
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 CLIENT_KEY = "of-this-proxy"
 LARGE = "x" * (1 << 20)
 PROXY = {

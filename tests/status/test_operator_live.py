@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.client import RawClient, ask, chat, connect, fresh
-from harness.fixtures import StartProxy
+from harness.fixtures import StartProxy, all_ready
 from harness.process import eventually
 from harness.proxy import Proxy
 from harness.redis import RedisServer
@@ -17,7 +17,7 @@ from soloflight.testing.chat import CH, DONE, FIN
 from soloflight.testing.script import Step, sse
 from soloflight.testing.upstream import ScriptedUpstream
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.beside]
 
 WHOLE = (CH, FIN, DONE)
 CONFIG: dict[str, Any] = {
@@ -120,8 +120,9 @@ async def test_a_flight_is_seen_from_both_sides_and_ended_from_the_other(
 ) -> None:
     gate = asyncio.Event()
     async with ScriptedUpstream(sse(CH, gate), sse(*WHOLE)) as upstream:
-        one, two = (
-            start_proxy(CONFIG, upstream=upstream.port, backend="redis", redis_url=redis_server.url) for _ in range(2)
+        one, two = all_ready(
+            start_proxy(CONFIG, upstream=upstream.port, backend="redis", redis_url=redis_server.url, ready=False)
+            for _ in range(2)
         )
         body = chat(fresh())
         async with connect(one.port) as a, connect(two.port) as b:
@@ -180,7 +181,10 @@ async def test_tokens_avoided_are_known_on_every_node(start_proxy: StartProxy, r
     gate = asyncio.Event()
     steps: tuple[Step, ...] = (CH, gate, FIN, usage, DONE)
     async with ScriptedUpstream(sse(*steps)) as upstream:
-        one, two = (start_proxy(upstream=upstream.port, backend="redis", redis_url=redis_server.url) for _ in range(2))
+        one, two = all_ready(
+            start_proxy(upstream=upstream.port, backend="redis", redis_url=redis_server.url, ready=False)
+            for _ in range(2)
+        )
         body = chat(fresh())
         async with connect(one.port) as a, connect(two.port) as b, connect(one.port) as c:
             for client in (a, b, c):

@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import quantiles
+from typing import Any
 
 import pytest
 
 from harness.client import ask, chat, connect, fresh, request
-from harness.fixtures import StartProxy
+from harness.fixtures import StartProxy, all_ready
 from harness.nginx import SHIPPED, Nginx, bare, shipped
 from harness.process import eventually
 from harness.proxy import Proxy
@@ -58,10 +59,8 @@ def pair(start_proxy: StartProxy, redis_server: RedisServer, upstream: ScriptedU
 
 def two(start_proxy: StartProxy, redis_server: RedisServer, upstream: ScriptedUpstream, *, lease_s: int) -> list[Proxy]:
     config = {"stage_defaults": {"heartbeat": "200ms", "pending_lease": lease_s, "running_lease": lease_s}}
-    return [
-        start_proxy(config, upstream=upstream.port, backend="redis", redis_url=redis_server.url, check=check)
-        for check in (True, False)
-    ]
+    options: dict[str, Any] = {"upstream": upstream.port, "backend": "redis", "redis_url": redis_server.url}
+    return all_ready(start_proxy(config, **options, check=check, ready=False) for check in (True, False))
 
 
 # ── what nginx sends, seen by a node's stand-in ─────────────────────────────────────────────────────────────────────

@@ -24,6 +24,8 @@ from soloflight.testing.script import raw, sse
 from soloflight.testing.upstream import ScriptedUpstream
 from soloflight.web.reload import FIXED_AT_START
 
+pytestmark = pytest.mark.beside
+
 STREAM = CH + FIN + DONE
 RELOADED, NOT_RELOADED = "configuration reloaded", "configuration not reloaded"
 KEPT_FOR_S = 4.0

@@ -23,6 +23,8 @@ from soloflight.testing.script import sse
 from soloflight.testing.upstream import ScriptedUpstream
 from soloflight.web.embedded import PACKAGES
 
+pytestmark = pytest.mark.beside
+
 CONFIG = {
     "server": {"drain_timeout": "5s", "workers": 2},
     "stage_defaults": {"heartbeat": "200ms", "pending_lease": "20s", "running_lease": "20s", "local_retention": 0},

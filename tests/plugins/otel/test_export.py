@@ -8,7 +8,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from harness.client import ask, chat, connect, fresh, request
 from harness.collector import Collector, attributes_of
-from harness.fixtures import StartProxy
+from harness.fixtures import StartProxy, all_ready
 from harness.redis import RedisServer
 from harness.wire import Response
 from soloflight.testing.chat import CH, DONE, FIN
@@ -16,7 +16,7 @@ from soloflight.testing.script import json as json_answer
 from soloflight.testing.script import sse
 from soloflight.testing.upstream import ScriptedUpstream
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.beside]
 
 SERVER, CLIENT, INTERNAL = Span.SPAN_KIND_SERVER, Span.SPAN_KIND_CLIENT, Span.SPAN_KIND_INTERNAL
 OWNERS, FOLLOWERS = "4bf92f3577b34da6a3ce929d0e0e4736", "5bf92f3577b34da6a3ce929d0e0e4736"
@@ -114,7 +114,7 @@ async def test_two_nodes(
     with Collector() as collector:
         config = {"plugins": {"otel": {"endpoint": collector.url}}}
         redis = {"backend": "redis", "redis_url": redis_server.url, "upstream": upstream_port}
-        a, b = (start_proxy(config, **redis) for _ in range(2))
+        a, b = all_ready(start_proxy(config, **redis, ready=False) for _ in range(2))
         bodies = [chat_body(), chat_body()]
         pairs = [
             await followed(a.port, b.port, upstream, body, own=own)
