@@ -35,8 +35,8 @@ demo: $(VENV)/.installed ## 50 identical streaming clients, one upstream call; n
 
 # Three passes. What starts no real processes runs on both cores, whole files per worker so that a file's fixtures
 # are built once, and is measured. Real processes (`system`) are not: a tracer would slow down what stands around
-# them. Those that read no clock closely (`beside`) bear company and run on both cores, too. The others run alone:
-# they bound times, of which a neighbour would be a part.
+# them. Those that bound no time closely (`beside`) bear company and run on both cores, too. The others run alone:
+# a neighbour would be a part of what they measure.
 test: lint $(VENV)/.tools $(MOCK) ## everything that must hold before a change goes in
 	$(PYTEST) -n $(JOBS) --dist loadfile -m "not system and not bench and not soak" --cov --cov-report=
 	$(BIN)/coverage report

@@ -19,6 +19,8 @@ from soloflight.testing.script import json as json_answer
 from soloflight.testing.script import sse
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 TIMEOUT_S = 1.0
 OTHER_RUNTIME = [
     "User-Agent: OpenAI/JS 6.1.0",

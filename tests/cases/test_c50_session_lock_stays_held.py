@@ -26,6 +26,8 @@ from soloflight.testing.received import Received
 from soloflight.testing.script import HANG, Script, sse
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 LEASE_S, WAIT_S, SOON_S = 1.0, 1.5, 1.0
 CONFIG = {
     "coordination": {"command_timeout": "5s"},

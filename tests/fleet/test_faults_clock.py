@@ -20,6 +20,8 @@ from harness.stalls import lasted
 from soloflight.testing.script import HANG
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 CLOCK = "test-clock"
 TICK_S = 0.005
 STEP_S = 10.0

@@ -22,6 +22,8 @@ from soloflight.testing.script import HANG, Script, sse
 from soloflight.testing.upstream import ScriptedUpstream
 from soloflight_redis.scripts import build
 
+pytestmark = pytest.mark.beside
+
 CALM = "/calm/v1/chat/completions"
 FLEET = {"size": 3, "config": {"stage": [{"name": "calm", "match": {"paths": [CALM]}, **PATIENT}]}}
 SLACK_S = 2.0

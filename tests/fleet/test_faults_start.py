@@ -21,6 +21,8 @@ from harness.stalls import lasted
 from soloflight.testing.fault_proxy import FaultProxy
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 StartRedis = Callable[..., RedisServer]
 REJECT = {"coordination": {"on_backend_error": "reject"}}
 

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from fleet.answers import numbered, stream, whole
 from fleet.clients import Clients
 from fleet.nodes import CALM, LEASE_S, Fleet
@@ -11,6 +13,8 @@ from harness.proxy import merged
 from harness.refusals import refused
 from soloflight.testing.script import HANG
 from soloflight.testing.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.beside
 
 REJECT, QUEUE = (f"/{name}/v1/chat/completions" for name in ("reject", "queue"))
 BRIEF = {"pending_lease": LEASE_S, "running_lease": LEASE_S}

@@ -18,6 +18,8 @@ from soloflight.testing.received import Received
 from soloflight.testing.script import Script
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 BUSY = (409, "session_busy")
 SOON_S = 1.0
 LATE_S = 5.0

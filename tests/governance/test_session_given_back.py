@@ -20,6 +20,8 @@ from harness.stalls import lasted
 from soloflight.testing.script import CLOSE, HANG, RESET, Answer, sse
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 SOON_S = 1.0
 """Case C50: the next one starts within a second of the upstream being stopped."""
 every_way = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)

@@ -18,6 +18,8 @@ from soloflight.testing.received import Received
 from soloflight.testing.script import Script
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 SOON_S = 0.8
 
 

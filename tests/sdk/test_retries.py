@@ -18,6 +18,8 @@ from soloflight.testing.script import Script, sse
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 TIMEOUT_S = 1.0
 ANSWERS: dict[tuple[str, bool], Script] = {
     ("openai", False): json_answer(completion_object(TEXT)),

@@ -23,6 +23,8 @@ from soloflight.testing.chat import CH, DONE, FIN
 from soloflight.testing.script import raw, sse
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 STREAM = CH + FIN + DONE
 LIMIT_S = 20
 

@@ -16,6 +16,8 @@ from soloflight.testing.chat import CH, DONE, FIN
 from soloflight.testing.script import head, raw, sse
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 ROUTES = ["/v1/chat/completions", "/v1/unknown"]
 LONG = {"server": {"drain_timeout": "20s"}}
 SECOND_COUNTS_AFTER_S = 1.0
