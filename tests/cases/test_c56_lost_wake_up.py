@@ -25,7 +25,7 @@ ANSWER = CH + FIN + DONE
 # The longest that an end may go unnoticed: the next look is due within a lease and a tenth of it.
 BOUND_S = 1.1 * LEASE_S + 0.5
 RUNS = 500
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.beside]
 
 
 @pytest.fixture(scope="module")

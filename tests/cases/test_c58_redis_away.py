@@ -24,7 +24,7 @@ from soloflight.testing.upstream import ScriptedUpstream
 ANSWER = CH + FIN + DONE
 SESSION = "/session/v1/chat/completions"
 CONFIG = {"stage": [{"name": "session", "match": {"paths": [SESSION]}, "session": "reject"}]}
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.beside]
 
 
 @pytest.fixture(scope="module")

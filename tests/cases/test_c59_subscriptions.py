@@ -24,7 +24,7 @@ from soloflight.testing.upstream import ScriptedUpstream
 FOLLOWERS, KEYS, ORDINARY = 300, 50, 60
 CONNECTIONS = 3
 """Of one process to one Redis: small commands, large ones, and what is listened to."""
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.beside]
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from soloflight.testing.received import Received
 from soloflight.testing.script import Script, sse
 from soloflight.testing.upstream import ScriptedUpstream
 
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.beside]
 
 STREAM = CH + FIN + DONE
 LEASES = {"heartbeat": "1s", "pending_lease": "30s", "running_lease": "30s"}

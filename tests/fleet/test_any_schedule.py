@@ -22,6 +22,8 @@ from soloflight.testing.script import Script, Step, sse
 from soloflight.testing.upstream import ScriptedUpstream
 from soloflight_redis.scripts import build
 
+pytestmark = pytest.mark.beside
+
 FLEET = {"size": 3, "config": {"stage_defaults": {"local_retention": "1s", "retention": "3s", "poison_ttl": "1s"}}}
 EVENTS, LANES = 8, 30
 ANSWERED_WITHIN_S = 20.0

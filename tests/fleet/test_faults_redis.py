@@ -20,6 +20,8 @@ from soloflight.testing.chat import DONE, FIN
 from soloflight.testing.script import HANG, Step, sse
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 NO_L1 = "/no-l1/v1/chat/completions"
 CALM = "/calm/v1/chat/completions"
 FLEET = {

@@ -20,6 +20,8 @@ from soloflight.testing.exchange import Exchange
 from soloflight.testing.script import HANG, Script, sse
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 POISON_S = 2.0
 SILENT_S = 1.2
 SLACK_S = 2.0

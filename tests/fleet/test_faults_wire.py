@@ -19,6 +19,8 @@ from soloflight.testing.script import HANG, Step, sse
 from soloflight.testing.upstream import ScriptedUpstream
 from soloflight_redis.scripts import build
 
+pytestmark = pytest.mark.beside
+
 NO_L1, CALM = "/no-l1/v1/chat/completions", "/calm/v1/chat/completions"
 LOOP, LOOP_LEASE_S = "/loop/v1/chat/completions", 4.0
 FLEET = {

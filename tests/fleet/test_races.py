@@ -20,6 +20,8 @@ from soloflight.testing.received import Received
 from soloflight.testing.script import Script, sse
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 ROUNDS, MANY_ROUNDS = 960, 10_000
 LANES = 24
 CANCEL = "/cancel/v1/chat/completions"
