@@ -41,14 +41,16 @@ run: $(VENV)/.installed ## the proxy on LISTEN (127.0.0.1:8080) in front of UPST
 demo: $(VENV)/.installed ## 50 identical streaming clients, one upstream call; needs no key
 	$(BIN)/soloflight demo
 
-# Two passes. What needs no machine of its own runs on both cores, whole files per worker so that a file's
-# fixtures are built once. What starts real processes and reads clocks (`system`) runs alone and unmeasured:
-# a neighbour or a tracer would be in its figures.
+# Three passes. What starts no real processes runs on both cores, whole files per worker so that a file's fixtures
+# are built once, and is measured. Real processes (`system`) are not: a tracer would slow down what stands around
+# them. Those that bound no time closely (`beside`) bear company and run on both cores, too. The others run alone:
+# a neighbour would be a part of what they measure.
 test: lint $(VENV)/.tools $(MOCK) ## everything that must hold before a change goes in
 	$(PYTEST) -n $(JOBS) --dist loadfile -m "not system and not bench and not soak" --cov --cov-report=
 	$(BIN)/coverage report
 	$(BIN)/coverage report --include='proxy/soloflight/core/*,proxy/soloflight/config/*' --fail-under=100
-	$(PYTEST) -m "system and not bench and not soak"
+	$(PYTEST) -n $(JOBS) --dist loadfile -m "system and beside and not bench and not soak"
+	$(PYTEST) -m "system and not beside and not bench and not soak"
 
 lint: $(VENV)/.installed-test ## ruff, mypy, import-linter
 	$(BIN)/ruff check

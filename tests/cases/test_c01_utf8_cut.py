@@ -9,11 +9,15 @@ import asyncio
 import json
 from hashlib import sha256
 
+import pytest
+
 from harness.client import ask, chat, connect, fresh
 from harness.proxy import Proxy
 from soloflight.testing.chat import DONE, FIN, content
 from soloflight.testing.script import sse
 from soloflight.testing.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.beside
 
 TEXT = "\U0001f30d \u0085 \u2028 你"
 LINE = content(TEXT)

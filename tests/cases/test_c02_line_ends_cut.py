@@ -7,11 +7,15 @@ that are delivered are unchanged.
 
 import asyncio
 
+import pytest
+
 from harness.client import ask, chat, fresh
 from harness.proxy import Proxy
 from soloflight.testing.received import Received
 from soloflight.testing.script import Script, Step, sse
 from soloflight.testing.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.beside
 
 CHOICE = b'[{"index":0,"delta":{%b},"finish_reason":%b}]'
 OPEN = CHOICE % (b'"content":"x"', b"null")

@@ -8,11 +8,15 @@ and is not kept.
 import asyncio
 import re
 
+import pytest
+
 from harness.client import ask, chat, connect, fresh
 from harness.proxy import Proxy
 from soloflight.testing.chat import CH, DONE, FIN
 from soloflight.testing.script import sse
 from soloflight.testing.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.beside
 
 COMMENT = b": OPENROUTER PROCESSING\n\n"
 

@@ -18,6 +18,8 @@ from soloflight.testing.chat import CH
 from soloflight.testing.script import CLOSE, RESET, Script, head, sse
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 STREAM = "Content-Type: text/event-stream"
 CUTS = {
     "clean close of a close-delimited body": lambda gate: [head(200, STREAM), CH, CH, gate, CLOSE],

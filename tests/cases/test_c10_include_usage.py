@@ -7,12 +7,16 @@ Right: the body goes upstream unchanged; `true` has a key of its own; a chunk wi
 import asyncio
 import json
 
+import pytest
+
 from harness.client import ask, chat, connect, fresh
 from harness.proxy import Proxy
 from soloflight.testing.chat import CH, DONE, FIN, event
 from soloflight.testing.received import Received
 from soloflight.testing.script import Script, sse
 from soloflight.testing.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.beside
 
 USAGE = event({"id": "c1", "choices": [], "usage": {"total_tokens": 3}})
 NO_CHOICES = event({"id": "c1", "object": "chat.completion.chunk", "x_note": "no choices member"})

@@ -16,6 +16,8 @@ from soloflight.testing.chat import CH, DONE, FIN
 from soloflight.testing.script import Script, json, sse
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 SILENCE_S = 1.0
 ERROR = {"error": {"message": "slow down", "type": "rate_limit_error", "code": "rate_limited"}}
 

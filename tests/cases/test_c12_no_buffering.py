@@ -13,6 +13,7 @@ import pytest
 
 from harness.client import chat, connect, fresh, settle
 from harness.proxy import Proxy
+from harness.stalls import lasted
 from harness.wire import Response
 from soloflight.testing.chat import CH, DONE, FIN
 from soloflight.testing.received import Received
@@ -34,7 +35,7 @@ def gzipped(events: list[bytes]) -> list[bytes]:
 def p95_lag_s(received: Received, answer: Response) -> float:
     """95th percentile of (event at the client − event written by the upstream)."""
     writes = received.sent[1 : EVENTS + 1]  # the first one is the head
-    lags = [answer.arrival_s(len(CH) * (n + 1)) - at for n, (at, _) in enumerate(writes)]
+    lags = [lasted(at, answer.arrival_s(len(CH) * (n + 1))) for n, (at, _) in enumerate(writes)]
     return quantiles(lags, n=20)[-1]
 
 

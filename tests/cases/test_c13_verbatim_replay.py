@@ -6,11 +6,15 @@ Right: the replay is the recorded byte sequence, in order, terminator included; 
 
 from hashlib import sha256
 
+import pytest
+
 from harness.client import ask, chat, fresh
 from harness.proxy import Proxy
 from soloflight.testing.chat import DONE, FIN, chunk_object, content, event
 from soloflight.testing.script import sse
 from soloflight.testing.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.beside
 
 ARGUMENTS = ['{"ci', 'ty":', ' "Bé', 'rn"', "}"]
 

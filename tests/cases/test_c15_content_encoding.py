@@ -19,6 +19,8 @@ from soloflight.testing.chat import completion_object
 from soloflight.testing.script import json, raw
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 PLAIN = json(completion_object("encoded")).partition(b"\r\n\r\n")[2]
 CODED = {
     "gzip": gzip.compress(PLAIN),

@@ -17,6 +17,8 @@ from soloflight.testing.chat import CH, DONE, FIN
 from soloflight.testing.script import json, sse
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 TARGETS = [
     "/v1/files/a%2Fb%2520c%3a;v=1?x=%2f&y=a+b%20c&z&q=%e4%bd%a0&x=2",
     "/v1/models/ft:gpt-4o:org::abc",

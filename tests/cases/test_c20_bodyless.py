@@ -6,10 +6,14 @@ none on 204; no body byte follows, so the next answer on the connection is right
 flight nor entry. An upstream connection with stray bytes is not used again.
 """
 
+import pytest
+
 from harness.client import RawClient, ask, connect, request
 from harness.proxy import Proxy
 from soloflight.testing.script import head, json, raw
 from soloflight.testing.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.beside
 
 KEY = "Authorization: Bearer k1"
 NEXT = request("GET", "/v1/files/next", KEY)

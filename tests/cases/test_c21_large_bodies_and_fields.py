@@ -18,6 +18,8 @@ from soloflight.testing.script import chunk
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 MIB = 1 << 20
 LIMIT = 8 * MIB
 PROXY = {"server": {"max_body": "8MiB", "max_shared_body": "4MiB"}}

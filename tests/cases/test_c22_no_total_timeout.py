@@ -14,12 +14,15 @@ import pytest
 
 from harness.client import ask, chat, connect, fresh, request, settle
 from harness.proxy import Proxy
+from harness.stalls import lasted
 from soloflight.testing.chat import CH, DONE, FIN
 from soloflight.testing.script import HANG, Script, Step, sse
 from soloflight.testing.upstream import ScriptedUpstream
 
 IDLE_S = 1.0
 FIRST_BYTE_S = 1.5
+BUSY_S = 0.3
+"""What a busy machine may add: a tenth of these short bounds is less than that."""
 PROXY = {"stage_defaults": {"progress_timeout": IDLE_S, "first_byte_timeout": FIRST_BYTE_S, "heartbeat": "200ms"}}
 ALONE = request("GET", "/v1/files/f1/content")
 
@@ -27,6 +30,12 @@ ALONE = request("GET", "/v1/files/f1/content")
 def every(pause_s: float, total_s: float) -> Script:
     steps: list[Step] = [step for _ in range(round(total_s / pause_s)) for step in (CH, pause_s)]
     return sse(*steps, FIN, DONE)
+
+
+def assert_after(bound_s: float, silent_since: float) -> None:
+    """It is ``bound_s`` since then, with a tenth more or less."""
+    assert time.monotonic() - silent_since > bound_s * 0.9
+    assert lasted(silent_since) < bound_s * 1.1 + BUSY_S
 
 
 async def both_to_the_end(proxy: Proxy, within_s: float) -> list[bytes]:
@@ -60,7 +69,7 @@ async def test_a_silent_upstream_is_given_up(proxy: Proxy, upstream: ScriptedUps
             await client.read_body(2 * len(CH))
         silent_since = upstream.requests[0].sent[-1][0]
         answers = await asyncio.gather(a.finish(), b.finish())
-    assert time.monotonic() - silent_since == pytest.approx(IDLE_S, rel=0.1)
+    assert_after(IDLE_S, silent_since)
     assert [answer.role for answer in answers] == ["owner", "follower"]
     for answer in answers:
         error = json.loads(answer.events[-1].data)["error"]
@@ -84,7 +93,7 @@ async def test_an_upstream_that_never_speaks_is_a_504_and_one_call(proxy: Proxy,
         await b.send(body)
         await settle(proxy.port)
         answers = await asyncio.gather(a.finish(), b.finish())
-    assert time.monotonic() - silent_since == pytest.approx(FIRST_BYTE_S, rel=0.1)
+    assert_after(FIRST_BYTE_S, silent_since)
     for answer in answers:
         assert answer.status == 504
         assert json.loads(answer.body)["error"]["code"] == "upstream_timeout"
@@ -99,5 +108,5 @@ async def test_a_silent_upstream_of_a_request_that_goes_alone(proxy: Proxy, upst
         await client.send(ALONE)
         await client.read_body(len(CH))
         answer = await client.finish()
-    assert time.monotonic() - upstream.requests[0].sent[-1][0] == pytest.approx(IDLE_S, rel=0.1)
+    assert_after(IDLE_S, upstream.requests[0].sent[-1][0])
     assert (answer.role, answer.last_chunk_seen, answer.ended) == ("bypass", False, "rst")

@@ -120,8 +120,13 @@ async def test_requests_at_the_moment_the_upstream_closes(proxy: Proxy, upstream
         return statuses
 
     async with upstream.listen(upstream_port):
-        statuses = [status for one in await asyncio.gather(*(one_client() for _ in range(CLIENTS))) for status in one]
-    assert 10 < upstream.opened < REQUESTS - 10, "the race was not run"
+        for _ in range(3):  # a machine that is busy elsewhere may be too late for every one
+            upstream.opened, upstream.served = 0, []
+            lists = await asyncio.gather(*(one_client() for _ in range(CLIENTS)))
+            if raced := 10 < upstream.opened < REQUESTS - 10:
+                break
+    statuses = [status for one in lists for status in one]
+    assert raced, "the race was not run"
     assert len(upstream.served) == len(set(upstream.served)) == statuses.count(200)
     assert sum(status != 200 for status in statuses) < REQUESTS * 0.005
 

@@ -16,6 +16,8 @@ from soloflight.testing.script import LAST_CHUNK, Script, chunk, head
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 HOPS = [
     "Connection: X-Hop, close",
     "X-Hop: 1",

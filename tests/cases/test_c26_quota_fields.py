@@ -8,11 +8,15 @@ quota and nobody's cookie; Age and Cache-Status tell what it is. The upstream's 
 import asyncio
 import json
 
+import pytest
+
 from harness.client import ask, chat, connect, fresh, settle
 from harness.proxy import Proxy
 from soloflight.testing.chat import completion_object
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.beside
 
 QUOTA = {
     "x-ratelimit-remaining-requests": "0",

@@ -11,12 +11,16 @@ import re
 from contextlib import AsyncExitStack
 from typing import Any
 
+import pytest
+
 from harness.client import ask, chat, connect, fresh
 from harness.proxy import Proxy
 from soloflight.testing.received import Received
 from soloflight.testing.script import Script
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.beside
 
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in ("f", "g")]
 MEMBERS: dict[str, Any] = {

@@ -11,12 +11,16 @@ import json
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
+import pytest
+
 from harness.client import ask, chat, connect, fresh, request, settle
 from harness.proxy import Proxy
 from harness.wire import Response
 from soloflight.testing.chat import completion_object
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.beside
 
 ANSWER = json_answer(completion_object())
 
@@ -34,7 +38,7 @@ async def all_at_once(proxy: Proxy, upstream: ScriptedUpstream, requests: Sequen
         for client, data in zip(clients, requests, strict=True):
             await client.send(data)
             await upstream.wait_calls(1)
-        await settle(proxy.port)
+            await settle(proxy.port)  # each has been taken in before the next one comes
         gate.set()
         return await asyncio.gather(*(client.finish() for client in clients))
 

@@ -19,6 +19,8 @@ from harness.proxy import Proxy
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 WIDE = {"paths": ["/v1/a*"], "methods": ["POST", "PUT"]}
 TENANTS = {"paths": ["/t/*"], "methods": ["POST"]}
 PROXY = {

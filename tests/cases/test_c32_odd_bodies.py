@@ -9,12 +9,12 @@ nobody else waits for it.
 
 import asyncio
 import json
-import time
 from contextlib import AsyncExitStack
 
 import pytest
 
-from harness.client import RawClient, ask, chat, connect, fresh, request, settle
+from harness.bystander import bystander
+from harness.client import ask, chat, connect, fresh, settle
 from harness.proxy import Proxy
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
@@ -52,32 +52,6 @@ ODD = {
 }
 
 
-class Watch:
-    """How long another client waits for a little answer, at worst, while the block runs."""
-
-    def __init__(self, proxy: Proxy) -> None:
-        self._proxy = proxy
-        self.longest_s = 0.0
-
-    async def __aenter__(self) -> "Watch":
-        self._client = await RawClient.open(self._proxy.port)
-        self._task = asyncio.create_task(self._ask())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-        self._client.close()
-
-    async def _ask(self) -> None:
-        while True:
-            began = time.monotonic()
-            answer = await self._client.ask(request("GET", "/_soloflight/health"))
-            assert answer.status == 200
-            self.longest_s = max(self.longest_s, time.monotonic() - began)
-            await asyncio.sleep(0.002)
-
-
 async def assert_all_different(proxy: Proxy, upstream: ScriptedUpstream, bodies: list[bytes]) -> None:
     """Each of ``bodies``, sent at the same time, makes its own call, goes upstream as it is, and is answered for itself."""
     gate = asyncio.Event()
@@ -101,7 +75,7 @@ async def test_numbers_and_other_members(what: str, proxy: Proxy, upstream: Scri
 
 @pytest.mark.parametrize("what", ODD)
 async def test_bodies_that_do_not_parse(what: str, proxy: Proxy, upstream: ScriptedUpstream) -> None:
-    async with Watch(proxy) as others:
+    async with bystander(proxy) as others:
         await assert_all_different(proxy, upstream, ODD[what])
     assert others.longest_s < OTHERS_WAIT_S
     assert "Traceback" not in proxy.log

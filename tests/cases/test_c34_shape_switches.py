@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from bodies.forms import field, file, form
 from harness.client import ask, chat, fresh, request
 from harness.proxy import Proxy
@@ -20,6 +22,8 @@ from soloflight.testing.received import Received
 from soloflight.testing.script import Script, raw, sse
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.beside
 
 DEFAULT_DIMENSIONS = 1024
 TYPES = {"json": "application/json", "text": "text/plain; charset=utf-8", "srt": "application/x-subrip"}

@@ -17,7 +17,7 @@ import pytest
 
 from bodies.keys import BODY0, key
 from harness.client import ask, connect, fresh, request
-from harness.fixtures import StartProxy
+from harness.fixtures import StartProxy, all_ready
 from harness.proxy import Proxy
 from harness.redis import RedisServer
 from soloflight.core.fingerprint import scope_digest
@@ -25,6 +25,8 @@ from soloflight.testing.received import Received
 from soloflight.testing.script import Script
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.beside
 
 K1, K2 = "sk-first-0123456789", "sk-second-987654321"
 PROXY = {
@@ -147,7 +149,7 @@ async def test_redis_holds_no_key(start_proxy: StartProxy, redis_server: RedisSe
     gate = asyncio.Event()
     async with ScriptedUpstream(lambda received: [gate, secret_of(received)]) as upstream:
         shared = {"upstream": upstream.port, "backend": "redis", "redis_url": redis_server.url}
-        first, second = start_proxy(**shared), start_proxy(**shared)
+        first, second = all_ready(start_proxy(**shared, ready=False) for _ in range(2))
         body = fresh(stream=False)
         held = [CREDENTIALS[0], CREDENTIALS[1], [f"api-key: {K1}"], [f"x-api-key: {K2}"]]
         asking = [asyncio.create_task(ask(first.port, post(body, *fields))) for fields in held]

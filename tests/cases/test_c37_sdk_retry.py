@@ -19,7 +19,9 @@ from soloflight.testing.script import json as json_answer
 from soloflight.testing.script import sse
 from soloflight.testing.upstream import ScriptedUpstream
 
-TIMEOUT_S = 0.4
+pytestmark = pytest.mark.beside
+
+TIMEOUT_S = 1.0
 OTHER_RUNTIME = [
     "User-Agent: OpenAI/JS 6.1.0",
     "x-stainless-lang: js",
@@ -42,7 +44,7 @@ async def test_the_third_try_is_answered_by_the_one_call(
     async def sent(this: httpx2.Request) -> None:
         retries.append(this.headers["x-stainless-retry-count"])
         if len(retries) == 3:  # this is the last try; the upstream answers while it waits
-            asyncio.get_running_loop().call_later(TIMEOUT_S / 2, gate.set)
+            asyncio.get_running_loop().call_later(TIMEOUT_S / 10, gate.set)
 
     hooks = {"request": [sent]}
     http = httpx2.AsyncClient(event_hooks=hooks)

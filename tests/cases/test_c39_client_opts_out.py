@@ -20,6 +20,8 @@ from soloflight.testing.script import Script
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 PROXY = {"stage": [{"name": "firm", "match": {"paths": ["/firm/*"]}, "allow_client_control": False}]}
 NO_STORE = ["Cache-Control: no-store", "cache-control: NO-STORE", "CACHE-CONTROL: x=1 ,\tno-store , max-age=60"]
 NO_CACHE = [

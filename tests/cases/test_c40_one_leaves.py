@@ -19,6 +19,8 @@ from soloflight.testing.script import Script, head, sse
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 BODIES = {
     "SSE": CH * 10 + FIN + DONE,
     "JSON": json_answer(completion_object("x" * 90)).partition(b"\r\n\r\n")[2],
@@ -91,7 +93,7 @@ async def test_one_who_waits_leaves(form: str, how: str, proxy: Proxy, upstream:
             await settle(proxy.port)
             held = proxy.open_files()
             leave(b, how)
-            await eventually(lambda: proxy.open_files() < held, within_s=1)
+            await eventually(lambda: proxy.open_files() < held)
         await c.send(body)
         await settle(proxy.port)
         begin.set()

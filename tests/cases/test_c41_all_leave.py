@@ -15,16 +15,20 @@ import pytest
 from harness.client import ask, chat, connect, fresh, settle
 from harness.process import eventually
 from harness.proxy import Proxy
+from harness.stalls import lasted
 from soloflight.testing.chat import CH, DONE, FIN, completion_object
 from soloflight.testing.script import HANG, Ending, Script, Step, head, sse
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
 
 GRACE_S, ABANDONED_S, ABANDONED_STREAM_S = 0.3, 1.5, 0.2
-CANCEL, FINISH, BRIEF = (f"/{name}/v1/chat/completions" for name in ("cancel", "finish", "brief"))
+RETURN_S = 1.2
+"""Grace enough for a client that comes back to a machine that stood still for a moment."""
+CANCEL, FINISH, BRIEF, RETURN = (f"/{name}/v1/chat/completions" for name in ("cancel", "finish", "brief", "return"))
 PROXY = {
     "stage": [
         {"name": "cancel", "match": {"paths": [CANCEL]}, "on_abandon": "cancel", "abandon_grace": GRACE_S},
+        {"name": "return", "match": {"paths": [RETURN]}, "on_abandon": "cancel", "abandon_grace": RETURN_S},
         {"name": "finish", "match": {"paths": [FINISH]}, "on_abandon": "finish"},
         {
             "name": "brief",
@@ -69,10 +73,11 @@ async def two_come_and_leave(form: str, target: str, proxy: Proxy, upstream: Scr
 
 async def assert_stopped(upstream: ScriptedUpstream, left_at: float, bound_s: float) -> None:
     """The upstream sees its connection closed not before the bound, and soon after it; no other is left open."""
-    await upstream.wait_until(lambda: upstream.requests[0].left is not None, bound_s + 1)
+    await upstream.wait_until(lambda: upstream.requests[0].left is not None, bound_s + 10)
     stopped_at = upstream.requests[0].left_at
     assert stopped_at is not None
-    assert bound_s * 0.9 < stopped_at - left_at < bound_s + 1
+    assert bound_s * 0.9 < stopped_at - left_at
+    assert lasted(left_at, stopped_at) < bound_s + 1
     await upstream.wait_until(lambda: upstream.open_now == 0)
 
 
@@ -111,16 +116,16 @@ async def test_finish_is_bounded(form: str, bound_s: float, proxy: Proxy, upstre
     assert (again.role, again.body, upstream.calls) == ("owner", WHOLE[form], 2)
 
 
-@pytest.mark.parametrize("target", [CANCEL, FINISH])
+@pytest.mark.parametrize("target", [RETURN, FINISH])
 @pytest.mark.parametrize("form", EARLY)
 async def test_who_comes_back_in_time_joins(form: str, target: str, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     go_on = asyncio.Event()
     upstream.play(script(form, go_on))
     body, left_at = await two_come_and_leave(form, target, proxy, upstream)
     async with connect(proxy.port) as c:
-        await asyncio.sleep(GRACE_S * 2 / 3 - (time.monotonic() - left_at))
+        await asyncio.sleep(RETURN_S / 4 - (time.monotonic() - left_at))
         await c.send(body)
-        await asyncio.sleep(GRACE_S)  # the grace time of the others is over
+        await asyncio.sleep(RETURN_S)  # the grace time of the others is over
         go_on.set()
         answer = await c.finish()
     assert (answer.role, answer.body, answer.complete) == ("follower", WHOLE[form], True)
@@ -142,11 +147,15 @@ async def test_at_the_very_moment_of_the_end(proxy: Proxy, upstream: ScriptedUps
         assert (answer.status, answer.body, answer.complete) == (200, WHOLE["SSE"], True)
         return answer.role
 
-    roles = await asyncio.gather(*(one(number / 1000) for number in range(-20, 20)))
+    roles: list[str | None] = []
+    for _ in range(3):  # a machine that is busy elsewhere may be too late for every one
+        roles += await asyncio.gather(*(one(number / 1000) for number in range(-20, 20)))
+        if {"owner", "follower"} <= set(roles):
+            break
     assert set(roles) <= {"owner", "follower", "replay"}
     assert {"owner", "follower"} <= set(roles), "the moment was missed"
     stopped = sum(received.left is not None for received in upstream.requests)
     assert stopped == roles.count("owner")
     assert upstream.calls == len(roles) + stopped
     held = proxy.open_files()
-    await eventually(lambda: proxy.open_files() <= held, within_s=2)
+    await eventually(lambda: proxy.open_files() <= held)

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from harness.client import RawClient, chat, connect, fresh, settle
-from harness.fixtures import StartProxy
+from harness.fixtures import StartProxy, all_ready
 from harness.process import eventually
 from harness.proxy import Proxy
 from harness.redis import RedisServer
@@ -19,6 +19,8 @@ from harness.wire import Response
 from soloflight.testing.chat import completion_object
 from soloflight.testing.script import json
 from soloflight.testing.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.beside
 
 CROWD = 200
 PROXY = {
@@ -69,7 +71,10 @@ async def test_all_get_the_one_result_on_two_nodes(
     """Redis holds nothing for a stage that only joins but what those who follow still need."""
     target = f"/{stage}/v1/chat/completions"
     body = json(completion_object(target)).partition(b"\r\n\r\n")[2]
-    nodes = [start_proxy(PROXY, upstream=upstream.port, backend="redis", redis_url=redis_server.url) for _ in range(2)]
+    nodes = all_ready(
+        start_proxy(PROXY, upstream=upstream.port, backend="redis", redis_url=redis_server.url, ready=False)
+        for _ in range(2)
+    )
     async with AsyncExitStack() as stack:
         crowds = [[await stack.enter_async_context(connect(node.port)) for _ in range(CROWD // 2)] for node in nodes]
         for number in range(1, rounds + 1):

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from harness.client import ask, chat, connect, fresh, request, settle
+from harness.client import ask, chat, connect, fresh, request
 from harness.refusals import refused
 from harness.site import BACKENDS, Site, open_site
 from harness.wire import Response
@@ -25,6 +25,8 @@ from soloflight.testing.received import Received
 from soloflight.testing.script import CLOSE, RESET, Answer, Script, head, sse
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.beside
 
 CONFIG = {"stage": [{"name": "asks", "local_retention": 0}]}
 KEY = "Idempotency-Key: k"
@@ -88,7 +90,7 @@ async def test_while_the_first_still_runs(where: str, site: Site, upstream: Scri
         await first.send(chat(body, name))
         await upstream.wait_calls(1)
         await second.send(chat(body, name))
-        await settle(node.port)
+        await site.settle(node)
         assert refused(await ask(node.port, chat(fresh(stream=False), name))) == MISMATCH
         gate.set()
         answers = [await client.finish() for client in (first, second)]
@@ -191,7 +193,7 @@ async def test_the_key_is_neither_stored_nor_logged(site: Site, upstream: Script
         await first.send(chat(body, name))
         await upstream.wait_calls(1)
         await second.send(chat(body, name))
-        await settle(site.other.port)
+        await site.settle(site.other)
         dumps.append(site.redis.everything() if site.redis else b"")
         seen_by_admin = [json.dumps(node.api(path)) for node in site.nodes for path in ("/api/flights", "/api/stages")]
         gate.set()

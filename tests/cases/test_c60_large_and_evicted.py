@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from harness.client import ask, chat, connect, fresh
-from harness.fixtures import StartProxy
+from harness.fixtures import StartProxy, all_ready
 from harness.process import eventually
 from harness.proxy import Proxy
 from harness.redis import RedisServer
@@ -35,11 +35,14 @@ CONFIG = {
         "max_recording": "96MiB",
     },
 }
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.beside]
 
 
 def start_two(start_proxy: StartProxy, server: RedisServer, upstream: ScriptedUpstream) -> list[Proxy]:
-    return [start_proxy(CONFIG, upstream=upstream.port, backend="redis", redis_url=server.url) for _ in range(2)]
+    return all_ready(
+        start_proxy(CONFIG, upstream=upstream.port, backend="redis", redis_url=server.url, ready=False)
+        for _ in range(2)
+    )
 
 
 def document(size: int) -> bytes:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.client import ask, chat, connect, fresh
-from harness.fixtures import StartProxy
+from harness.fixtures import StartProxy, all_ready
 from harness.process import eventually
 from harness.redis import RedisServer
 from soloflight.testing.chat import CH, DONE, FIN
@@ -24,14 +24,16 @@ ANSWER = CH + FIN + DONE
 FLIGHTS = 60
 # docs/redis.md: what a user of its own needs. SCRIPT is not among it.
 RULES = ("on", ">secret", "~soloflight:*", "&soloflight:*")
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.beside]
 
 
 async def test_script_flush_under_load(
     start_proxy: StartProxy, start_redis: StartRedis, upstream: ScriptedUpstream
 ) -> None:
     server = start_redis()
-    nodes = [start_proxy(upstream=upstream.port, backend="redis", redis_url=server.url) for _ in range(2)]
+    nodes = all_ready(
+        start_proxy(upstream=upstream.port, backend="redis", redis_url=server.url, ready=False) for _ in range(2)
+    )
     upstream.play(lambda received: sse(CH, 0.02, FIN, DONE))
     ended = asyncio.Event()
 
@@ -61,7 +63,9 @@ async def test_a_user_that_may_not_load_scripts(
     server = start_redis()
     server.command("ACL", "SETUSER", "flights", *RULES, *(rules or documented()))
     url = f"redis://flights:secret@127.0.0.1:{server.port}/0"
-    nodes = [start_proxy(upstream=upstream.port, backend="redis", redis_url=url) for _ in range(2)]
+    nodes = all_ready(
+        start_proxy(upstream=upstream.port, backend="redis", redis_url=url, ready=False) for _ in range(2)
+    )
     gate = asyncio.Event()
     upstream.play(sse(CH, gate, FIN, DONE))
     body = chat(fresh())

@@ -17,6 +17,8 @@ from harness.proxy import Proxy
 from nodes.house import House, settings_for
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 MB = 1 << 20
 SHORT = {
     "stage_defaults": {
@@ -44,8 +46,8 @@ async def forgetting(upstream: ScriptedUpstream) -> None:
 async def at_rest(proxy: Proxy) -> None:
     """Every flight and follower is gone."""
     await eventually(lambda: proxy.api("/api/flights")["flights"] == [], 10)
-    assert proxy.metric("soloflight_flights_live") == 0
-    assert proxy.metric("soloflight_followers") == 0
+    await eventually(lambda: proxy.metric("soloflight_flights_live") == 0)
+    await eventually(lambda: proxy.metric("soloflight_followers") == 0)
 
 
 async def lived_through(proxy: Proxy, mix: Mix, count: int) -> tuple[int, int]:

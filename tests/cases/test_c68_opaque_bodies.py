@@ -16,6 +16,8 @@ from soloflight.testing.script import LAST_CHUNK, Step, chunk, head, raw
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 KEY = "Authorization: Bearer k1"
 ALL_BYTES = bytes(range(256))
 BOUNDARY = b"=_?:'()+"

@@ -9,12 +9,14 @@ import asyncio
 
 import pytest
 
-from harness.client import connect, request
+from harness.client import connect, request, settle
 from harness.proxy import Proxy
 from harness.wire import Response
 from soloflight.testing.received import Received
 from soloflight.testing.script import Script, json
 from soloflight.testing.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.beside
 
 TARGET = "/v1/audio/transcriptions"
 Part = tuple[str, bytes]
@@ -46,7 +48,7 @@ def heard(received: Received) -> bytes:
 
 
 async def together(proxy: Proxy, upstream: ScriptedUpstream, *sent: bytes, calls: int) -> list[Response]:
-    """All requests at once, each there before any answer; ``calls`` of them reach the upstream."""
+    """All requests at once, each there before any answer, taken in one behind the other; ``calls`` of them reach the upstream."""
     gate = asyncio.Event()
 
     def script(received: Received) -> Script:
@@ -57,6 +59,7 @@ async def together(proxy: Proxy, upstream: ScriptedUpstream, *sent: bytes, calls
         clients = [a, b][: len(sent)]
         for client, data in zip(clients, sent, strict=True):
             await client.send(data)
+            await settle(proxy.port)  # each has been taken in before the next one comes
         await upstream.wait_calls(calls)
         gate.set()
         answers = [await client.finish() for client in clients]

@@ -18,6 +18,8 @@ from soloflight.testing.received import Received
 from soloflight.testing.script import Step, head, raw
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 KEY = b"Authorization: Bearer k1"
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
 TARGETS = ["/v1/chat/completions", "/v1/files"]
@@ -28,7 +30,7 @@ def proxy(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, upstream_port: int
 ) -> Iterator[Proxy]:
     """The module's proxy, once with each parser."""
-    config = {"server": {"body_timeout": "500ms"}}
+    config = {"server": {"body_timeout": "2s"}}
     running = Proxy(config, upstream=upstream_port, folder=tmp_path_factory.mktemp("proxy"), env=request.param)
     running.wait_ready()
     yield running
@@ -115,7 +117,7 @@ async def test_refused_and_closed(
             await client.send(post(target, *fields))
             await settle(proxy.port)
             await client.send_more(body)
-        answer = await client.finish(within_s=5)
+        answer = await client.finish()
         assert refused(answer) in ((400, "bad_request"), OTHERWISE.get(form))
         assert answer.get("Connection") == "close"
         if answer.status == 400:

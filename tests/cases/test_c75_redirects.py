@@ -11,6 +11,8 @@ from harness.proxy import Proxy
 from soloflight.testing.script import raw
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 BODY = b"<a href=there>moved</a>"
 CREDENTIALS = ("x-api-key: secret-1", "api-key: secret-2", "Cookie: session=secret-3")
 LOCATIONS = {

@@ -15,6 +15,8 @@ from soloflight.testing.chat import CH, DONE, FIN
 from soloflight.testing.script import head, json, sse
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 SECRET = "sk-operator-4711"
 PROXY = {
     "upstream": {"headers": {"Authorization": f"Bearer {SECRET}", "X-Team": "red"}},

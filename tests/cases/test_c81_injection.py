@@ -19,6 +19,8 @@ from soloflight.testing.script import head, raw
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 KEY = "Authorization: Bearer k1"
 NASTY = {
     "escaped": b"%0d%0aSet-Cookie:x=1",

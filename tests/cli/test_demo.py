@@ -97,6 +97,7 @@ async def test_a_proxy_that_does_not_start_is_told_of(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.system
+@pytest.mark.beside
 def test_fifty_clients_one_upstream_call() -> None:
     # What a shell may be set up for must not reach the demo's proxy.
     env = os.environ | {"SOLOFLIGHT_UPSTREAM": "http://127.0.0.1:1", "SOLOFLIGHT_CLIENT_KEYS": "k"}

@@ -16,7 +16,16 @@ from harness.redis import RedisServer
 from soloflight.testing.exchange import Exchange
 
 HEARTBEAT_S, LEASE_S = 0.2, 1.0
-"""What most fleets run with: a lapse is seen soon, and a busy machine does not make one."""
+"""What is waited for where an owner is lost: a lapse is seen soon."""
+
+CALM: dict[str, Any] = {
+    "coordination": {"command_timeout": "5s"},
+    "stage_defaults": {"pending_lease": "20s", "running_lease": "20s"},
+}
+"""For fleets in which nothing lapses: no stall of the machine makes it."""
+
+PATIENT: dict[str, Any] = {"pending_lease": "20s", "running_lease": "20s"}
+"""For a stage of a fleet with short leases: the tests in which none lapses."""
 
 DEFAULTS: dict[str, Any] = {
     "server": {"drain_timeout": "1s"},

@@ -14,9 +14,13 @@ from fleet.clients import Clients
 from fleet.nodes import LEASE_S, Fleet
 from fleet.witness import Witness
 from harness.client import ask, chat, fresh
+from harness.process import wait_until
 from harness.redis import RedisServer
+from harness.stalls import lasted
 from soloflight.testing.script import HANG
 from soloflight.testing.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.beside
 
 CLOCK = "test-clock"
 TICK_S = 0.005
@@ -29,7 +33,12 @@ def set_clock(server: RedisServer) -> None:
     server.command("SET", CLOCK, int(time.time() * 1e3))
 
 
+CALM = "/calm/v1/chat/completions"
+CALM_LEASE_S = 6.0
+"""Longer than a stall, shorter than a step."""
+STAGE = {"name": "calm", "match": {"paths": [CALM]}, "pending_lease": CALM_LEASE_S, "running_lease": CALM_LEASE_S}
 FLEET = {
+    "config": {"stage": [STAGE]},
     "env": {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent / "clocked"), os.environ.get("PYTHONPATH", "")])},
     "prepare": set_clock,
 }
@@ -40,6 +49,7 @@ class Clock:
 
     def __init__(self, server: RedisServer) -> None:
         self._offset_s = 0.0
+        self._written = 0
         self._server = server
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="clock")
@@ -49,11 +59,13 @@ class Clock:
         with self._server.client() as client:
             while not self._ending.wait(TICK_S):
                 client.set(CLOCK, int((time.time() + self._offset_s) * 1e3))
+                self._written += 1
 
     def step(self, seconds: float) -> None:
         """Forward, or backward."""
         self._offset_s += seconds
-        self._ending.wait(4 * TICK_S)
+        written = self._written
+        wait_until(lambda: self._written >= written + 2, within_s=5, what="the clock has been stepped")
 
     def stop(self) -> None:
         self._ending.set()
@@ -75,7 +87,7 @@ async def test_a_step_while_an_answer_is_shared(
     """The owner lives and beats: nobody is cut, and nobody calls again."""
     events = numbered(1, 30)
     upstream.play(stream(events, 0.05))
-    body = chat(fresh())
+    body = chat(fresh(), target=CALM)
     a, b = fleet.nodes
     owner = await clients.ask(a, body, events=1)
     follower = await clients.follow(b, body, events=3)
@@ -104,7 +116,7 @@ async def test_a_step_and_a_lost_owner(
     killed_at = time.monotonic()
     clock.step(step_s)
     answer = await follower.finish()
-    took_s = time.monotonic() - killed_at
+    took_s = lasted(killed_at)
     print(f"\nclock {step_s:+.0f} s, {sent} events sent: the loss was decided {took_s:.2f} s after it")
     assert took_s < LEASE_S * 1.1 + SLACK_S
     if sent:
@@ -122,7 +134,7 @@ async def test_a_newcomer_right_behind_a_step(
     """Before the owner's next beat: forward may cost one call more, back none; no client gets a mixture."""
     first, second = numbered(1, 8), numbered(2, 8)
     upstream.play(stream(first, 0.1), stream(second, 0.02))
-    body = chat(fresh())
+    body = chat(fresh(), target=CALM)
     a, b = fleet.nodes
     owner = await clients.ask(a, body, events=1)
     clock.step(step_s)
@@ -143,4 +155,4 @@ async def test_a_step_over_a_kept_answer(step_s: float, clock: Clock, fleet: Fle
     clock.step(step_s)
     answer = await ask(b.port, body)
     assert (answer.role, answer.body, upstream.calls) == ("replay", whole(numbered(1, 3)), 1)
-    assert int(answer.get("Age") or -1) in ((9, 10, 11) if step_s > 0 else (0, 1))
+    assert int(answer.get("Age") or -1) in (range(9, 20) if step_s > 0 else range(10))

@@ -8,25 +8,32 @@ from time import monotonic
 
 import pytest
 
-from fleet.nodes import Fleet
+from fleet.nodes import CALM, Fleet
 from fleet.witness import Witness
 from harness.client import RawClient, chat, connect, fresh
 from harness.process import eventually
+from harness.proxy import merged
+from harness.stalls import lasted
 from harness.wire import Response
 from soloflight.testing.chat import DONE, FIN, content
 from soloflight.testing.received import Received
 from soloflight.testing.script import Script, sse
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 ROUNDS, MANY_ROUNDS = 960, 10_000
 LANES = 24
 CANCEL = "/cancel/v1/chat/completions"
 FLEET = {
-    "config": {
-        "stage": [
-            {"name": "cancel", "match": {"paths": [CANCEL]}, "on_abandon": "cancel", "abandon_grace": "1ms"},
-        ]
-    }
+    "config": merged(
+        CALM,
+        {
+            "stage": [
+                {"name": "cancel", "match": {"paths": [CANCEL]}, "on_abandon": "cancel", "abandon_grace": "1ms"},
+            ]
+        },
+    )
 }
 
 
@@ -70,7 +77,7 @@ async def join_against_abandon(fleet: Fleet, upstream: ScriptedUpstream, rounds:
             at = monotonic()
             await second.send(sent)
             answer = await second.finish()
-            slowest = max(slowest, monotonic() - at)
+            slowest = max(slowest, lasted(at))
             await leaving
         assert upstream.requests[said_by(answer) - 1].body == raw, "another request's answer"
         roles[str(answer.role)] += 1
@@ -96,7 +103,7 @@ async def nothing_is_left(fleet: Fleet) -> None:
     for node in fleet.nodes:
         await eventually(lambda node=node: node.proxy.api("/api/flights")["flights"] == [])
     await eventually(lambda: fleet.channels() == {})
-    assert fleet.keys("watchers") == []
+    await eventually(lambda: fleet.keys("watchers") == [])
 
 
 async def test_join_against_abandon(fleet: Fleet, history: Witness, upstream: ScriptedUpstream) -> None:

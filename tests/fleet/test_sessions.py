@@ -2,23 +2,32 @@
 
 import asyncio
 
+import pytest
+
 from fleet.answers import numbered, stream, whole
 from fleet.clients import Clients
-from fleet.nodes import LEASE_S, Fleet
+from fleet.nodes import CALM, LEASE_S, Fleet
 from fleet.witness import Witness
 from harness.client import ask, chat, connect, fresh
+from harness.proxy import merged
 from harness.refusals import refused
 from soloflight.testing.script import HANG
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 REJECT, QUEUE = (f"/{name}/v1/chat/completions" for name in ("reject", "queue"))
+BRIEF = {"pending_lease": LEASE_S, "running_lease": LEASE_S}
 FLEET = {
-    "config": {
-        "stage": [
-            {"name": "reject", "match": {"paths": [REJECT]}, "session": "reject"},
-            {"name": "queue", "match": {"paths": [QUEUE]}, "session": "queue"},
-        ]
-    }
+    "config": merged(
+        CALM,
+        {
+            "stage": [
+                {"name": "reject", "match": {"paths": [REJECT]}, "session": "reject"},
+                {"name": "queue", "match": {"paths": [QUEUE]}, "session": "queue", **BRIEF},
+            ]
+        },
+    )
 }
 FIELD = "X-Soloflight-Session: s"
 ROUNDS = 40
@@ -73,7 +82,7 @@ async def test_a_lost_holder_frees_its_session_and_its_flight(
     follower = await clients.follow(b, held)
     waiting = await clients.ask(b, queued)
     a.kill()
-    answers = await asyncio.gather(follower.finish(within_s=5 * LEASE_S), waiting.finish(within_s=5 * LEASE_S))
+    answers = await asyncio.gather(follower.finish(), waiting.finish())
     assert {answer.status for answer in answers} == {200}
     assert {answer.body for answer in answers} == {whole(numbered(2, 3)), whole(numbered(3, 3))}
     assert upstream.calls == 3

@@ -10,7 +10,7 @@ from itertools import groupby
 
 import redis
 
-from harness.process import wait_until
+from harness.process import eventually, wait_until
 from harness.redis import RedisServer
 from soloflight.core.flight import NoticeKind
 from soloflight.core.frames import Body
@@ -19,6 +19,8 @@ from soloflight_redis.notices import read_notice
 
 CHANNELS = "soloflight:*:notices"
 NAME = "witness"
+MARKS = "witness:marks"
+"""A channel of its own."""
 
 
 @dataclass(frozen=True)
@@ -36,20 +38,32 @@ class Told:
 class Witness:
     """Listens to all keys' notices, from before the test's first request to its end."""
 
-    def __init__(self) -> None:
+    def __init__(self, server: RedisServer) -> None:
         self.history: list[Told] = []
         self.rings = 0
         self._ending = False
+        self._marks = 0
+        self._server = server
 
     def of(self, kind: NoticeKind) -> list[Told]:
         """All notices of one kind."""
         return [told for told in self.history if told.kind is kind]
 
-    async def saw(self, kind: NoticeKind, count: int = 1, within_s: float = 5.0) -> None:
+    async def saw(self, kind: NoticeKind, count: int = 1) -> None:
         """Wait until ``count`` notices of this kind have been told."""
-        from harness.process import eventually
+        await eventually(lambda: len(self.of(kind)) >= count)
 
-        await eventually(lambda: len(self.of(kind)) >= count, within_s)
+    async def told(self, kind: NoticeKind, count: int) -> None:
+        """``count`` notices of this kind have been told, and not one more by now."""
+        await self.saw(kind, count)
+        await self.caught_up()
+        assert len(self.of(kind)) == count, self.of(kind)
+
+    async def caught_up(self) -> None:
+        """Wait until all that has been published is heard: what is published now is heard behind it."""
+        before = self._marks
+        self._server.command("PUBLISH", MARKS, "mark")
+        await eventually(lambda: self._marks > before)
 
     def check(self, *, sizes: bool = True) -> None:
         """I1, I2, I3 (with ``sizes``: every log was published to its end) and I6 of each key."""
@@ -59,7 +73,7 @@ class Witness:
 
     def _listen(self, server: RedisServer, ready: threading.Event) -> None:
         with redis.Redis(port=server.port, client_name=NAME) as client, client.pubsub() as pubsub:
-            pubsub.psubscribe(CHANNELS, "soloflight:*:node:*")
+            pubsub.psubscribe(CHANNELS, "soloflight:*:node:*", MARKS)
             while not self._ending:
                 try:
                     message = pubsub.get_message(timeout=0.1)
@@ -74,7 +88,9 @@ class Witness:
 
     def _hear(self, channel: str, said: bytes) -> None:
         found = re.search(r"\{(.*)\}:notices$", channel)
-        if found is None:
+        if channel == MARKS:
+            self._marks += 1
+        elif found is None:
             self.rings += said[:1] == b"r"
         elif said[:1] != b"p":
             notice = read_notice(found[1], said, Clear())
@@ -104,7 +120,7 @@ def _check_key(key: str, history: list[Told], *, sizes: bool) -> None:
 @contextmanager
 def witness(server: RedisServer) -> Iterator[Witness]:
     """A witness for the length of a block; its checks are the test's to call."""
-    seen, ready = Witness(), threading.Event()
+    seen, ready = Witness(server), threading.Event()
     thread = threading.Thread(target=seen._listen, args=(server, ready), name=NAME)
     thread.start()
     try:

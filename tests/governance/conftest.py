@@ -1,6 +1,6 @@
 """One site for each backend and all of these tests, an upstream for each of them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -11,7 +11,7 @@ from harness.ports import free_port
 from harness.process import wait_until
 from harness.site import BACKENDS, Site, open_site
 
-__all__ = ["site", "site_process", "start_proxy", "start_redis", "upstream", "upstream_port"]
+__all__ = ["site", "sites", "start_proxy", "start_redis", "upstream", "upstream_port"]
 
 
 @pytest.fixture(scope="session")
@@ -20,20 +20,26 @@ def upstream_port() -> int:
     return free_port()
 
 
-@pytest.fixture(scope="session", params=BACKENDS)
-def site_process(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, upstream_port: int
-) -> Iterator[Site]:
-    """The site of one backend. Use ``site``."""
+@pytest.fixture(scope="session")
+def sites(tmp_path_factory: pytest.TempPathFactory, upstream_port: int) -> Iterator[Callable[[str], Site]]:
+    """The site of each backend, opened when it is first asked for. Use ``site``."""
+    opened: dict[str, Site] = {}
     with ExitStack() as stack:
-        yield open_site(request.param, tmp_path_factory.mktemp(request.param), upstream_port, CONFIG, stack)
+
+        def of(backend: str) -> Site:
+            if backend not in opened:
+                opened[backend] = open_site(backend, tmp_path_factory.mktemp(backend), upstream_port, CONFIG, stack)
+            return opened[backend]
+
+        yield of
 
 
-@pytest.fixture
-def site(site_process: Site) -> Iterator[Site]:
+@pytest.fixture(params=BACKENDS)
+def site(request: pytest.FixtureRequest, sites: Callable[[str], Site]) -> Iterator[Site]:
     """The site. Behind the test everything must come to rest by itself."""
-    yield site_process
-    wait_until(site_process.at_rest, within_s=15, what="no flight runs and no session is locked")
+    site = sites(request.param)
+    yield site
+    wait_until(site.at_rest, within_s=15, what="no flight runs and no session is locked")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

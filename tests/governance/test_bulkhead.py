@@ -17,12 +17,14 @@ from harness.client import ask, connect, fresh, settle
 from harness.proxy import Proxy
 from harness.refusals import refused
 from harness.site import BACKENDS, Site, open_site
+from harness.stalls import lasted
 from soloflight.testing.received import Received
 from soloflight.testing.script import CLOSE, RESET, Answer, Script, sse
 from soloflight.testing.upstream import ScriptedUpstream
 
 SATURATED = (503, "saturated")
-SOON_S = 0.3
+SOON_S = 1.0
+"""Nobody waits for the flood, nor for a queue's end."""
 every_way = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
 
 
@@ -36,7 +38,8 @@ async def test_one_more_waits_and_is_sent_away(way: Way, site: Site, upstream: S
         await upstream.wait_calls(1)
         asked = time.monotonic()
         answers = await asyncio.gather(*(ask(site.one.port, other.job("narrow", None)) for other in WAYS))
-        assert QUEUE_WAIT_S * 0.9 < time.monotonic() - asked < QUEUE_WAIT_S + SOON_S
+        assert time.monotonic() - asked > QUEUE_WAIT_S * 0.9
+        assert lasted(asked) < QUEUE_WAIT_S + SOON_S
         for answer in answers:
             assert refused(answer) == SATURATED
             assert int(answer.get("Retry-After") or 0) >= 1
@@ -71,12 +74,12 @@ async def test_a_flood_delays_no_other_stage(site: Site, upstream: ScriptedUpstr
             await client.send(job("patient", None, "X-Flood: 1", target=(SHARED, LONE)[number % 2]))
             crowd.append(client)
         await upstream.wait_calls(2)
-        await settle(site.one.port)
+        await site.settle(site.one)
         for stage in ("", "narrow", "reject"):
             for way in WAYS:
                 asked = time.monotonic()
                 assert (await ask(site.one.port, way.job(stage, None))).status == 200
-                assert time.monotonic() - asked < SOON_S
+                assert lasted(asked) < SOON_S
         assert sum(bool(received.field(flood)) for received in upstream.requests) == 2
         gate.set()
         assert [(await client.finish()).status for client in crowd] == [200] * 60
@@ -106,7 +109,7 @@ async def test_first_come_first_served(site: Site, upstream: ScriptedUpstream) -
         for place in range(12):
             client = await stack.enter_async_context(connect(site.one.port))
             await client.send(job("patient", None, f"X-Place: {place}", target=(SHARED, LONE)[place % 2]))
-            await settle(site.one.port)
+            await site.settle(site.one)
             clients.append(client)
         assert [(await client.finish()).status for client in clients] == [200] * 12
     assert sorted(order) == list(range(12))
@@ -127,7 +130,7 @@ async def test_followers_and_replays_need_no_place(site: Site, upstream: Scripte
             await upstream.wait_calls(2)
             clients.append(client)
         for node in site.nodes:
-            await settle(node.port)
+            await site.settle(node)
             assert (await ask(node.port, job("narrow", body=kept))).role == "replay"
         gate.set()
         assert [(await client.finish()).role for client in clients] == ["owner", "follower", "follower"]
@@ -151,7 +154,7 @@ async def test_a_place_is_given_back_however_the_call_ends(
     await ask(site.one.port, way.job("narrow", None))
     asked = time.monotonic()
     assert (await ask(site.one.port, way.job("narrow", None))).status == 200
-    assert time.monotonic() - asked < SOON_S
+    assert lasted(asked) < SOON_S
 
 
 @every_way
@@ -165,9 +168,9 @@ async def test_the_wait_ends_with_its_last_listener(how: str, way: Way, site: Si
         for number, client in enumerate(clients):
             await client.send(way.job("patient", None, f"X-Place: {number}"))
             await upstream.wait_calls(min(number + 1, 2))
-        await settle(site.one.port)
+        await site.settle(site.one)
         getattr(clients[2], how)()
-        await settle(site.one.port)
+        await site.settle(site.one)
         gate.set()
         for client in (clients[0], clients[1], clients[3]):
             assert (await client.finish()).status == 200
@@ -186,11 +189,11 @@ async def test_a_follower_keeps_the_wait_alive(site: Site, upstream: ScriptedUps
         await upstream.wait_calls(2)
         async with connect(site.one.port) as first, connect(site.other.port) as second:
             await first.send(job("patient", body=body))
-            await settle(site.one.port)
+            await site.settle(site.one)
             await second.send(job("patient", body=body))
-            await settle(site.other.port)
+            await site.settle(site.other)
             first.reset()
-            await settle(site.one.port)
+            await site.settle(site.one)
             gate.set()
             assert (await second.finish()).status == 200
     assert upstream.calls == 3
@@ -205,7 +208,7 @@ async def test_a_full_process_keeps_no_other_from_the_call(site: Site, upstream:
         await busy.send(job("narrow"))
         await upstream.wait_calls(1)
         await first.send(job("narrow", body=body))
-        await settle(site.one.port)
+        await site.settle(site.one)
         await second.send(job("narrow", body=body))
         if site.fleet:
             assert (await second.finish()).status == 200
@@ -231,7 +234,7 @@ async def test_who_waits_for_a_session_holds_no_place(site: Site, upstream: Scri
         for name, session in (("a", "1"), ("b", "1"), ("c", "2")):
             client = await stack.enter_async_context(connect(site.one.port))
             await client.send(job("both", session, f"X-Name: {name}"))
-            await (upstream.wait_calls(1) if name == "a" else settle(site.one.port))
+            await (upstream.wait_calls(1) if name == "a" else site.settle(site.one))
             clients.append(client)
         for number, gate in enumerate(gates):
             await upstream.wait_calls(number + 1)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from governance.jobs import JOB, LONE, SHARED, job
-from harness.client import ask, chat, connect, fresh, request, settle
+from harness.client import ask, chat, connect, fresh, request
 from harness.refusals import refused
 from harness.site import Site
 from harness.wire import Response
@@ -16,6 +16,8 @@ from soloflight.testing.received import Received
 from soloflight.testing.script import Script
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.beside
 
 NOT_CACHED = (504, "not_cached")
 BAD = (400, "bad_request")
@@ -124,7 +126,7 @@ async def test_only_if_cached_and_fresh_is_refused_or_joins(site: Site, upstream
         await refresher.send(job("", None, "Cache-Control: no-cache", body=body))
         await upstream.wait_calls(2)
         await second.send(job("", None, both, body=body))
-        await settle(site.other.port)
+        await site.settle(site.other)
         gate.set()
         assert [(await client.finish()).role for client in (refresher, second)] == ["owner", "follower"]
 
@@ -137,7 +139,7 @@ async def test_only_if_cached_joins_what_runs(site: Site, upstream: ScriptedUpst
         await first.send(job("", body=body))
         await upstream.wait_calls(1)
         await second.send(job("", None, "Cache-Control: only-if-cached", body=body))
-        await settle(site.other.port)
+        await site.settle(site.other)
         gate.set()
         assert [(await client.finish()).role for client in (first, second)] == ["owner", "follower"]
     assert upstream.calls == 1

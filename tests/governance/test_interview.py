@@ -15,11 +15,12 @@ import pytest
 import pytest_asyncio
 
 from governance.jobs import JOB
-from harness.client import RawClient, ask, chat, connect, fresh, request, settle
+from harness.client import RawClient, ask, chat, connect, fresh, request
 from harness.process import eventually, wait_until
 from harness.proxy import Proxy
 from harness.refusals import refused
 from harness.site import BACKENDS, Site, open_site
+from harness.stalls import lasted
 from harness.wire import Response
 from soloflight.testing.chat import CH, DONE, FIN, completion_object, content
 from soloflight.testing.received import Received
@@ -27,10 +28,13 @@ from soloflight.testing.script import Script, sse
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 STAGES = ("evaluation", "followup", "extraction", "demeanor")
 INTERVIEW = (Path(__file__).parents[2] / "conf" / "interview.toml").read_text()
 DAY_S = 86_400
-SOON_S = 0.5
+SOON_S = 1.5
+"""What is expected of a busy machine where else there were minutes to wait."""
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
@@ -116,7 +120,7 @@ async def test_the_same_request_in_all_of_them(interview: Site, clients: Any, up
             await client.send(kind(stage, session("i1"), body=body))
             await upstream.wait_calls(number + 1)
     for node in interview.nodes:
-        await settle(node.port)
+        await interview.settle(node)
     assert upstream.calls == len(STAGES)
     running = {(flight["stage"], flight["role"]) for flight in interview.flights()}
     assert {stage for stage, role in running if role == "owner"} == set(STAGES)
@@ -133,7 +137,7 @@ async def test_the_same_request_in_all_of_them(interview: Site, clients: Any, up
             assert (replay.role, replay.body) == ("replay", answers[stage])
     assert upstream.calls == len(STAGES)
     each = {"owner": 1, "follower": 2, "replay": len(interview.nodes), "soloflight_upstream_calls_total": 1}
-    assert since(interview, before) == dict.fromkeys(STAGES, each)
+    await eventually(lambda: since(interview, before) == dict.fromkeys(STAGES, each))
 
 
 async def test_each_with_a_behaviour_of_its_own(interview: Site, clients: Any, upstream: ScriptedUpstream) -> None:
@@ -162,7 +166,7 @@ async def test_each_with_a_behaviour_of_its_own(interview: Site, clients: Any, u
         failed = await ask(node.port, kind("evaluation", "X-Kind: evaluation", session("i2")))
         assert (failed.status, failed.get("Retry-After")) == (503, "3")
         assert (await ask(node.port, kind("demeanor", session("i2")))).status == 200
-    assert time.monotonic() - began < SOON_S
+    assert lasted(began) < SOON_S
     calls = upstream.calls
     gates["followup"].set()
     assert (await followup.finish()).complete
@@ -210,7 +214,7 @@ async def test_followup_lets_a_candidate_come_back(interview: Site, upstream: Sc
     async with connect(interview.one.port) as leaver:
         await leaver.send(asked)
         await leaver.read_events(1)
-    await settle(interview.one.port)
+    await interview.settle(interview.one)
     async with connect(interview.other.port) as back:
         await back.send(asked)
         await back.read_events(1)
@@ -229,12 +233,12 @@ async def test_followup_rush_waits_and_delays_nobody_else(
     for client in rush:
         await client.send(kind("followup", "X-Rush: 1"))
     await upstream.wait_calls(50)
-    await settle(interview.one.port)
+    await interview.settle(interview.one)
     assert upstream.calls == 50
     began = time.monotonic()
     for stage in ("evaluation", "extraction", "demeanor"):
         assert (await ask(interview.one.port, kind(stage, session("i3")))).status == 200
-    assert time.monotonic() - began < SOON_S
+    assert lasted(began) < SOON_S
     gate.set()
     assert [(await client.finish()).status for client in rush] == [200] * 60
     assert upstream.calls == 63
@@ -272,7 +276,7 @@ async def test_extraction_does_one_job_for_an_interview(
         if node and interview.redis is not None:
             await eventually(lambda place=node: any(len(queue) == place for _, queue in interview.locks().values()))
         else:
-            await settle(interview.one.port)
+            await interview.settle(interview.one)
         asking.append(client)
     other = await clients(1)
     await other.send(kind("extraction", "X-Name: other interview", session("i5")))
@@ -293,10 +297,10 @@ async def test_extraction_is_finished_for_a_client_that_gave_up(interview: Site,
     async with connect(interview.one.port) as leaver:
         await leaver.send(asked)
         await upstream.wait_calls(1)
-    await settle(interview.one.port)
+    await interview.settle(interview.one)
     async with connect(interview.other.port) as retry:
         await retry.send(asked)
-        await settle(interview.other.port)
+        await interview.settle(interview.other)
         gate.set()
         assert (await retry.finish()).status == 200
     assert upstream.requests[0].left is None
@@ -315,7 +319,7 @@ async def test_extraction_gives_way_to_the_next_job_of_its_interview(
         await upstream.wait_calls(1)
     began = time.monotonic()
     assert (await ask(interview.other.port, kind("extraction", session("i7")))).status == 200
-    assert time.monotonic() - began < SOON_S
+    assert lasted(began) < SOON_S
     await upstream.wait_until(lambda: upstream.requests[0].left is not None)
 
 
@@ -359,8 +363,11 @@ async def test_demeanor_keeps_no_large_answer(interview: Site, upstream: Scripte
         assert answer.complete
         assert len(answer.body) > 1 << 20
         assert upstream.calls == call + 1
-    assert (
-        sum(n.metric("soloflight_not_kept_total", stage="demeanor", reason="too_large") for n in interview.nodes) == 2
+    await eventually(
+        lambda: (
+            sum(n.metric("soloflight_not_kept_total", stage="demeanor", reason="too_large") for n in interview.nodes)
+            == 2
+        )
     )
 
 
@@ -392,7 +399,7 @@ async def test_one_stage_is_purged_and_no_other(interview: Site, upstream: Scrip
         await ask(interview.one.port, kind(stage, body=body))
         await ask(interview.other.port, kind(stage, body=body))
     purge(interview.one, "evaluation")
-    await settle(interview.other.port)
+    await interview.settle(interview.other)
     only = "Cache-Control: only-if-cached"
     for node in interview.nodes:
         assert refused(await ask(node.port, kind("evaluation", only, body=body))) == (504, "not_cached")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from governance.jobs import job
-from governance.stages import CONFIG, LEASE_S
-from harness.client import ask, connect, fresh, settle
+from governance.stages import BRIEF, BRIEF_LEASE_S
+from harness.client import ask, connect, fresh
 from harness.process import eventually
 from harness.site import Site, open_site
 from harness.wire import Response
@@ -19,10 +19,12 @@ from soloflight.testing.script import CLOSE, HANG, RESET, Answer, Script, Step, 
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 REFRESH = ["Cache-Control: no-cache", "Cache-Control: max-age=0"]
 STAGES = ["default", "asks"]
 """With an L1, and without one."""
-WORD_S = 0.25
+WORD_S = 5.0
 """What a busy machine may need for a word from one node to the other."""
 STREAM_HEAD = head(200, "Content-Type: text/event-stream", "Transfer-Encoding: chunked")
 
@@ -67,7 +69,7 @@ async def test_the_old_answer_survives_a_refresh_that_fails(
         await first.send(refresh)
         await upstream.wait_calls(2)
         await second.send(refresh)
-        await settle(site.other.port)
+        await site.settle(site.other)
         for node in site.nodes:
             assert seen(await ask(node.port, plain)) == ("replay", "old"), "while it runs"
         gate.set()
@@ -115,7 +117,7 @@ async def test_refreshes_at_the_same_time_share_one_call(stage: str, site: Site,
         asking.append(asyncio.create_task(ask(node.port, job(stage, None, REFRESH[number % 2], body=body))))
     await upstream.wait_calls(2)
     for node in site.nodes:
-        await settle(node.port)
+        await site.settle(node)
     gate.set()
     answers = [await task for task in asking]
     assert {text_of(one) for one in answers} == {"new"}
@@ -195,7 +197,7 @@ async def test_a_refresh_that_everybody_left(site: Site, upstream: ScriptedUpstr
 def fragile(tmp_path: Path, upstream_port: int) -> Iterator[Site]:
     """Two nodes, of which one will be killed."""
     with ExitStack() as stack:
-        site = open_site("redis", tmp_path, upstream_port, CONFIG, ExitStack())
+        site = open_site("redis", tmp_path, upstream_port, BRIEF, ExitStack())
         assert site.redis is not None
         stack.callback(site.redis.stop)
         stack.callback(site.other.stop)
@@ -221,11 +223,11 @@ async def test_the_old_answer_survives_its_process(begun: bool, fragile: Site, u
         if begun:
             await second.read_body(1)
         else:
-            await settle(site.other.port)
+            await site.settle(site.other)
         assert seen(await ask(site.other.port, plain)) == ("replay", "old")
         site.one.kill()
         assert seen(await ask(site.other.port, plain)) == ("replay", "old")
-        waited = await second.finish(within_s=LEASE_S + 5)
+        waited = await second.finish(within_s=BRIEF_LEASE_S + 10)
     if begun:
         assert (waited.ended, upstream.calls) == ("rst", 2)
         assert seen(await ask(site.other.port, plain)) == ("replay", "old")

@@ -5,11 +5,13 @@ import asyncio
 import pytest
 
 from governance.jobs import JOB, WAYS, Way, job
-from harness.client import RawClient, connect, fresh, settle
+from harness.client import RawClient, connect, fresh
 from harness.site import Site
 from soloflight.testing.chat import CH, DONE, FIN
 from soloflight.testing.script import LAST_CHUNK, chunk, head
 from soloflight.testing.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.beside
 
 TIMES = 200
 every_way = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
@@ -65,7 +67,7 @@ async def test_a_follower_elsewhere_finds_it_given_back_too(
             if stream:
                 await follower.read_events(1)
             else:
-                await settle(site.other.port)
+                await site.settle(site.other)
             gate.set()
             assert await follow_up(follower) == 200, number
             await owner.finish()

@@ -12,9 +12,12 @@ import pytest
 from governance.jobs import JOB, LONE
 from harness.client import ask, chat, fresh
 from harness.fixtures import StartProxy
+from harness.process import eventually
 from harness.proxy import PROGRAM, Proxy, clean_env
 from harness.refusals import refused
 from soloflight.testing.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.beside
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "stage-plugin.md").read_text()
@@ -76,7 +79,7 @@ async def test_it_chooses(installed: dict[str, str], start_proxy: StartProxy, up
     async def counts(raw: bytes, stage: str) -> None:
         assert (await ask(proxy.port, raw)).status == 200
         expected[stage] = expected.get(stage, 0) + 1
-        assert chosen(proxy) == expected
+        await eventually(lambda: chosen(proxy) == expected)
 
     for metadata, stage in PURPOSES:
         await counts(chat({**fresh(stream=False), "metadata": metadata}), stage)
@@ -100,7 +103,7 @@ async def test_a_stage_that_is_not_configured_is_not_chosen(
     for purpose in ("grade", "ask"):
         answer = await ask(proxy.port, chat({**fresh(stream=False), "metadata": {"purpose": purpose}}))
         assert answer.status == 200
-    assert chosen(proxy) == {"evaluation": 1, "default": 1}
+    await eventually(lambda: chosen(proxy) == {"evaluation": 1, "default": 1})
     named = await ask(proxy.port, chat(fresh(stream=False), "X-Soloflight-Stage: evaluation"))
     assert refused(named) == (400, "bad_request")
 
@@ -120,7 +123,7 @@ async def test_it_can_be_left_out(
     disabled = f'{INTERVIEW}\n[plugins]\ndisabled = ["interview-stages"]\n'
     proxy = start_proxy(disabled, upstream=upstream.port, env=installed)
     await ask(proxy.port, chat({**fresh(stream=False), "metadata": {"purpose": "grade"}}))
-    assert chosen(proxy) == {"default": 1}
+    await eventually(lambda: chosen(proxy) == {"default": 1})
 
 
 @pytest.mark.parametrize(
@@ -142,6 +145,6 @@ async def test_what_a_bad_one_does(
     proxy = start_proxy({}, upstream=upstream.port, env=installed, check=False)
     for target in ("/v1/chat/completions", LONE):
         assert refused(await ask(proxy.port, chat(fresh(stream=False), target=target))) == (500, "internal_error")
-    assert fault in proxy.log
+    await eventually(lambda: fault in proxy.log)
     assert upstream.calls == 0
     assert (await ask(proxy.port, chat(fresh(stream=False), "X-Soloflight-Stage: default"))).status == 200

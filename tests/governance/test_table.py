@@ -8,10 +8,12 @@ import pytest
 from governance.jobs import WAYS, Way, job
 from governance.oracle import Kind, Moment, Said, said
 from governance.stages import REPLAYS, SESSIONS, SHARES, table_stage
-from harness.client import RawClient, ask, connect, fresh, settle
+from harness.client import RawClient, ask, connect, fresh
 from harness.site import Site
 from harness.wire import Response
 from soloflight.testing.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.beside
 
 KINDS: tuple[Kind, ...] = ("plain", "sampled", "named")
 FORMS = [way for way in WAYS if way.name.startswith("shared")]
@@ -74,7 +76,7 @@ async def meanwhile(
     if at_once:
         await second.head()
     else:
-        await settle(site.other.port)
+        await site.settle(site.other)
     if has_called := upstream.calls > before or at_once:
         await second.finish()
     gate.set()

@@ -1,6 +1,6 @@
 """Fixtures that a folder of system tests imports into its conftest: the world as processes."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,7 +12,8 @@ from harness.proxy import Proxy, merged
 from harness.redis import RedisServer
 from soloflight.testing.upstream import ScriptedUpstream
 
-DEFAULTS: dict[str, Any] = {"server": {"drain_timeout": "2s"}}
+DEFAULTS: dict[str, Any] = {"server": {"drain_timeout": "2s"}, "coordination": {"command_timeout": "5s"}}
+"""``command_timeout``: a machine that stands still for a second is no backend that is away."""
 
 
 class StartProxy(Protocol):
@@ -24,18 +25,34 @@ class StartProxy(Protocol):
         backend: str | None = None,
         redis_url: str | None = None,
         check: bool = True,
+        ready: bool = True,
         env: dict[str, str] | None = None,
     ) -> Proxy: ...
+
+
+def all_ready(proxies: Iterable[Proxy]) -> list[Proxy]:
+    """Several that come up at the same time, each started with ``ready=False``."""
+    several = list(proxies)
+    for proxy in several:
+        proxy.wait_ready()
+    return several
 
 
 def _proxies(folder: Path) -> Iterator[StartProxy]:
     started: list[tuple[Proxy, bool]] = []
 
-    def start(config: str | dict[str, Any] | None = None, *args: str, check: bool = True, **options: Any) -> Proxy:
+    def start(
+        config: str | dict[str, Any] | None = None,
+        *args: str,
+        check: bool = True,
+        ready: bool = True,
+        **options: Any,
+    ) -> Proxy:
         settings = config if isinstance(config, str) else merged(DEFAULTS, config or {})
         proxy = Proxy(settings, *args, folder=folder, **options)
         started.append((proxy, check))
-        proxy.wait_ready()
+        if ready:
+            proxy.wait_ready()
         return proxy
 
     faults: list[Exception | AssertionError] = []

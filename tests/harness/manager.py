@@ -1,14 +1,15 @@
 """A service manager as a service sees it: the other end of NOTIFY_SOCKET (sd_notify(3))."""
 
-import asyncio
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+
+from harness.process import eventually
 
 PIECE = 4096
 CREDENTIALS = struct.calcsize("3i")
@@ -64,7 +65,7 @@ class Manager:
             found[:] = [notice for notice in self.take().heard if line in notice.lines]
             return len(found) >= number
 
-        await _eventually(there, within_s)
+        await eventually(there, within_s)
         return found[number - 1]
 
     def all(self, line: str) -> list[Notice]:
@@ -80,12 +81,6 @@ class Manager:
 
     def close(self) -> None:
         self._sock.close()
-
-
-async def _eventually(holds: Callable[[], bool], within_s: float) -> None:
-    async with asyncio.timeout(within_s):
-        while not holds():
-            await asyncio.sleep(0.005)
 
 
 @contextmanager

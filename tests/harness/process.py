@@ -11,23 +11,27 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from harness.stalls import lasted
+
 POLL_S = 0.02
 
 
 def wait_until(holds: Callable[[], bool], *, within_s: float, what: str) -> None:
     """Look again and again until ``holds()``; ``TimeoutError`` that names ``what`` after ``within_s``."""
-    deadline = time.monotonic() + within_s
+    begun = time.monotonic()
     while not holds():
-        if time.monotonic() > deadline:
+        if lasted(begun) > within_s:
             raise TimeoutError(f"not within {within_s} s: {what}")
         time.sleep(POLL_S)
 
 
-async def eventually(holds: Callable[[], bool], within_s: float = 5.0) -> None:
+async def eventually(holds: Callable[[], bool], within_s: float = 10.0) -> None:
     """The same for a test's loop, which goes on in between: for what no event tells, such as a metric."""
-    async with asyncio.timeout(within_s):
-        while not holds():
-            await asyncio.sleep(POLL_S)
+    begun = time.monotonic()
+    while not holds():
+        if lasted(begun) > within_s:
+            raise TimeoutError(f"not within {within_s} s")
+        await asyncio.sleep(POLL_S)
 
 
 class Process:
@@ -72,7 +76,7 @@ class Process:
         """All output so far."""
         return self.log_file.read_text(errors="replace")
 
-    def wait_log(self, pattern: str, *, within_s: float = 5.0) -> re.Match[str]:
+    def wait_log(self, pattern: str, *, within_s: float = 15.0) -> re.Match[str]:
         """Wait until the output has ``pattern`` (a regular expression)."""
         wait_until(
             lambda: re.search(pattern, self.log) is not None,
@@ -141,7 +145,7 @@ class Process:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
 
-def http_status(url: str, *, within_s: float = 1.0) -> int | None:
+def http_status(url: str, *, within_s: float = 3.0) -> int | None:
     """Status of a GET; None if nobody answers."""
     try:
         with urllib.request.urlopen(url, timeout=within_s) as answer:

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgpack
 
+from harness.client import settle
+from harness.process import eventually
 from harness.proxy import Proxy
 from harness.redis import RedisServer
 
@@ -40,6 +42,12 @@ class Site:
     def flights(self) -> list[Any]:
         """Every flight that runs on any node."""
         return [flight for node in self.nodes for flight in node.api("/api/flights")["flights"]]
+
+    async def settle(self, node: Proxy) -> None:
+        """Let ``node`` take in all that was sent before, and the backend answer what that made it ask."""
+        await settle(node.port)
+        if self.fleet:
+            await eventually(lambda: all(flight["owner"] for flight in node.api("/api/flights")["flights"]))
 
     def locks(self) -> dict[str, tuple[Any, list[Any]]]:
         """(holder, queue) of each session that Redis knows; each record must have an end of its own."""

@@ -4,6 +4,7 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
 from anthropic import Anthropic, AsyncAnthropic
 
 from harness.client import fresh
@@ -11,6 +12,8 @@ from sdk.answers import MESSAGE, MESSAGE_EVENTS, TEXT
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.script import sse
 from soloflight.testing.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.beside
 
 ROLE = "x-soloflight-role"
 

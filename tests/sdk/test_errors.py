@@ -23,11 +23,13 @@ from soloflight.testing.script import CLOSE, head, sse
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 CLIENT_KEY = "of-this-proxy"
 LARGE = "x" * (1 << 20)
 PROXY = {
     "server": {"max_body": "512KiB", "max_shared_body": "256KiB"},
-    "stage_defaults": {"first_byte_timeout": "300ms", "heartbeat": "100ms"},
+    "stage": [{"name": "silent", "first_byte_timeout": "300ms", "heartbeat": "100ms"}],
 }
 
 
@@ -187,7 +189,8 @@ async def test_an_upstream_that_fails(
 ) -> None:
     upstream.play(script)
     classes = (openai.InternalServerError, anthropic.InternalServerError)
-    faults = await asyncio.gather(*(fault_of(call) for call in both(clients, fresh(stream=False))))
+    options = {"extra_headers": {"X-Soloflight-Stage": "silent"}} if code == "upstream_timeout" else {}
+    faults = await asyncio.gather(*(fault_of(call) for call in both(clients, fresh(stream=False), **options)))
     for fault in faults:
         assert_ours(fault, classes, status, code)
     assert 2 <= upstream.calls <= 4

@@ -17,6 +17,8 @@ from soloflight.testing.script import Script, sse
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 USAGE = {"prompt_tokens": 2, "completion_tokens": 1, "total_tokens": 3}
 STREAM = [
     content(TEXT[:5]),

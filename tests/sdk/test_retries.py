@@ -18,7 +18,9 @@ from soloflight.testing.script import Script, sse
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
 
-TIMEOUT_S = 0.5
+pytestmark = pytest.mark.beside
+
+TIMEOUT_S = 1.0
 ANSWERS: dict[tuple[str, bool], Script] = {
     ("openai", False): json_answer(completion_object(TEXT)),
     ("openai", True): sse(content(TEXT[:5]), content(TEXT[5:]), FIN, DONE),
@@ -38,7 +40,7 @@ class Tries:
     def sent(self, request: httpx2.Request) -> None:
         self.counts.append(request.headers["x-stainless-retry-count"])
         if len(self.counts) == 2:
-            self._loop.call_soon_threadsafe(self._loop.call_later, TIMEOUT_S / 5, self._gate.set)
+            self._loop.call_soon_threadsafe(self._loop.call_later, TIMEOUT_S / 20, self._gate.set)
 
     async def sent_async(self, request: httpx2.Request) -> None:
         self.sent(request)
@@ -121,6 +123,6 @@ async def test_a_client_that_gives_up_has_cost_one_call(
             await client.chat.completions.create(**body)
         gate.set()
         await upstream.wait_until(lambda: upstream.requests[0].finished_at is not None)
-        completion = await client.chat.completions.create(**body)
+        completion = await client.with_options(timeout=10).chat.completions.create(**body)
     assert completion.choices[0].message.content == TEXT
     assert upstream.calls == 1

@@ -20,6 +20,8 @@ from harness.client import fresh
 from harness.ports import free_port
 from harness.process import Process, http_status, wait_until
 
+pytestmark = pytest.mark.beside
+
 PROGRAM = Path(__file__).parents[1] / "node_modules" / ".bin" / "llmock"
 STARTS_WITHIN_S = 20.0
 BETWEEN_CHUNKS_MS = 15

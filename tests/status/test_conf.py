@@ -17,7 +17,7 @@ from soloflight.testing.chat import CH, DONE, FIN
 from soloflight.testing.script import sse
 from soloflight.testing.upstream import ScriptedUpstream
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.beside]
 
 CONF = Path(__file__).parents[2] / "conf"
 SERIES = re.compile(r"\bsoloflight_[a-z_]+")

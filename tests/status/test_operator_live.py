@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.client import RawClient, ask, chat, connect, fresh
-from harness.fixtures import StartProxy
+from harness.fixtures import StartProxy, all_ready
 from harness.process import eventually
 from harness.proxy import Proxy
 from harness.redis import RedisServer
@@ -17,7 +17,7 @@ from soloflight.testing.chat import CH, DONE, FIN
 from soloflight.testing.script import Step, sse
 from soloflight.testing.upstream import ScriptedUpstream
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.beside]
 
 WHOLE = (CH, FIN, DONE)
 CONFIG: dict[str, Any] = {
@@ -110,9 +110,9 @@ async def test_an_ended_flight_is_cut_and_its_key_and_session_are_free_at_once(s
         again = await ask(proxy.port, body)
         assert (again.status, again.role, again.body, upstream.calls) == (200, "owner", b"".join(WHOLE), 2)
         assert told(proxy, "DELETE", f"/api/flights/{row['id']}")[0] == 404
-        assert proxy.metric("soloflight_not_kept_total", reason="abandoned") == 1
-        assert proxy.metric("soloflight_upstream_calls_total", outcome="abandoned") == 1
-        assert proxy.metric("soloflight_errors_total", reason="aborted") == 2
+        await eventually(lambda: proxy.metric("soloflight_not_kept_total", reason="abandoned") == 1)
+        await eventually(lambda: proxy.metric("soloflight_upstream_calls_total", outcome="abandoned") == 1)
+        await eventually(lambda: proxy.metric("soloflight_errors_total", reason="aborted") == 2)
 
 
 async def test_a_flight_is_seen_from_both_sides_and_ended_from_the_other(
@@ -120,8 +120,9 @@ async def test_a_flight_is_seen_from_both_sides_and_ended_from_the_other(
 ) -> None:
     gate = asyncio.Event()
     async with ScriptedUpstream(sse(CH, gate), sse(*WHOLE)) as upstream:
-        one, two = (
-            start_proxy(CONFIG, upstream=upstream.port, backend="redis", redis_url=redis_server.url) for _ in range(2)
+        one, two = all_ready(
+            start_proxy(CONFIG, upstream=upstream.port, backend="redis", redis_url=redis_server.url, ready=False)
+            for _ in range(2)
         )
         body = chat(fresh())
         async with connect(one.port) as a, connect(two.port) as b:
@@ -133,7 +134,7 @@ async def test_a_flight_is_seen_from_both_sides_and_ended_from_the_other(
             assert (followed["role"], followed["owner"], followed["attempt"]) == ("follower", owned["node"], None)
             assert (followed["listeners"], followed["followers"]) == (1, 1)
             assert 0 < followed["lease_left_s"] <= 5.1
-            assert two.metric("soloflight_followers") == 1
+            await eventually(lambda: two.metric("soloflight_followers") == 1)
             assert told(two, "DELETE", f"/api/flights/{owned['id']}")[0] == 202
             for client in (a, b):
                 answer = await client.finish()
@@ -180,7 +181,10 @@ async def test_tokens_avoided_are_known_on_every_node(start_proxy: StartProxy, r
     gate = asyncio.Event()
     steps: tuple[Step, ...] = (CH, gate, FIN, usage, DONE)
     async with ScriptedUpstream(sse(*steps)) as upstream:
-        one, two = (start_proxy(upstream=upstream.port, backend="redis", redis_url=redis_server.url) for _ in range(2))
+        one, two = all_ready(
+            start_proxy(upstream=upstream.port, backend="redis", redis_url=redis_server.url, ready=False)
+            for _ in range(2)
+        )
         body = chat(fresh())
         async with connect(one.port) as a, connect(two.port) as b, connect(one.port) as c:
             for client in (a, b, c):
@@ -191,12 +195,16 @@ async def test_tokens_avoided_are_known_on_every_node(start_proxy: StartProxy, r
             await eventually(
                 lambda proxy=proxy: proxy.metric("soloflight_upstream_calls_avoided_total", by="join") == 1
             )
-            assert proxy.metric("soloflight_tokens_avoided_total", by="join", kind="prompt") == 40
-            assert proxy.metric("soloflight_tokens_avoided_total", by="join", kind="completion") == 2
-            assert proxy.metric("soloflight_follower_lag_seconds_count") == 1
+            for kind, count in (("prompt", 40), ("completion", 2)):
+                await eventually(
+                    lambda proxy=proxy, kind=kind, count=count: (
+                        proxy.metric("soloflight_tokens_avoided_total", by="join", kind=kind) == count
+                    )
+                )
+            await eventually(lambda proxy=proxy: proxy.metric("soloflight_follower_lag_seconds_count") == 1)
         three = start_proxy(upstream=upstream.port, backend="redis", redis_url=redis_server.url)
         assert (await ask(three.port, body)).role == "replay"
-        assert three.metric("soloflight_tokens_avoided_total", by="replay", kind="prompt") == 40
+        await eventually(lambda: three.metric("soloflight_tokens_avoided_total", by="replay", kind="prompt") == 40)
         assert upstream.calls == 1
 
 
@@ -218,6 +226,7 @@ async def test_one_admin_listener_speaks_for_all_workers(start_proxy: StartProxy
         assert sorted(answer.role for answer in answers) == ["follower"] * 11 + ["owner"]
         for client in clients:
             client.close()
+        await eventually(lambda: proxy.metric("soloflight_requests_total") == 12)
         overview = proxy.api("/api/overview")
         assert (len(overview["nodes"]), overview["status"], overview["backend"]["up"]) == (3, "ok", True)
         assert overview["stages"][0]["counts"]["requests"] == {

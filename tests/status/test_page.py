@@ -22,6 +22,7 @@ ROWS = "return document.querySelectorAll('#flights .row').length"
 CELLS = (
     "return [...document.querySelectorAll('#flights .row')].map(row => [...row.children].map(cell => cell.textContent))"
 )
+TWO_LISTEN = "return document.querySelector('#flights .row').children[11].textContent === '2'"
 USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":1200,"completion_tokens":300}}\n\n'
 FRAMES = """
 const done = arguments[arguments.length - 1], gaps = [];
@@ -48,6 +49,8 @@ async def test_a_real_flight_comes_and_goes_and_what_it_saved_stays(page: Browse
                 await client.send(body)
                 await client.read_events(1)
             await asyncio.to_thread(page.until, ROWS + " === 1", "a row")
+            # The page may show what was so before the second one came.
+            await asyncio.to_thread(page.until, TWO_LISTEN, "two listeners")
             (cells,) = await asyncio.to_thread(page.run, CELLS)
             row = proxy.api("/api/flights")["flights"][0]
             assert cells[:6] == [row["id"][:12], "default", "running", "owner", row["owner"][:12], "1"]

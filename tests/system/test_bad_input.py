@@ -15,6 +15,8 @@ from soloflight.testing.received import Received
 from soloflight.testing.script import raw
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 HOST = b"Host: proxy.test\r\n"
 BAD = (400, "bad_request")
 TOO_LARGE = (431, "headers_too_large")

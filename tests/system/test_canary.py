@@ -24,6 +24,8 @@ from soloflight.testing.script import CLOSE, Script, head, sse
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 KEY, PROMPT = "CANARYKEY4711", "CANARYPROMPT4711"
 BASE64 = base64.b64encode(f"user:{KEY}".encode()).decode()
 FORBIDDEN = (KEY, PROMPT, BASE64, KEY[::-1], base64.b64encode(KEY.encode()).decode().rstrip("="))

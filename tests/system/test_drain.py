@@ -17,10 +17,13 @@ from harness.client import chat, connect, fresh, request
 from harness.fixtures import StartProxy
 from harness.process import eventually, http_status
 from harness.proxy import Proxy
+from harness.stalls import lasted
 from harness.workers import alive, children, one_on_each, workers
 from soloflight.testing.chat import CH, DONE, FIN
 from soloflight.testing.script import raw, sse
 from soloflight.testing.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.beside
 
 STREAM = CH + FIN + DONE
 LIMIT_S = 20
@@ -106,7 +109,7 @@ async def test_a_second_signal_ends_all_workers_at_once(start_group: StartGroup,
         for client in clients:
             answer = await client.finish()
             assert (answer.ended, answer.last_chunk_seen) == ("rst", False)
-        assert time.monotonic() - begun < 2
+        assert lasted(begun) < 2
     await over(group, pids)
 
 
@@ -122,7 +125,7 @@ async def test_what_outlasts_the_drain_is_cut_on_every_worker(
             await client.read_events(1)
         group.send(signal.SIGTERM)
         for client in clients:
-            answer = await client.finish(within_s=3)
+            answer = await client.finish()
             assert b'"code":"draining"' in answer.body
             assert (answer.ended, answer.last_chunk_seen) == ("rst", False)
     await over(group, pids)
@@ -142,7 +145,7 @@ async def test_a_worker_that_does_not_end_is_killed_in_time(
     group.send(signal.SIGTERM)
     await eventually(lambda: group.exit_code is not None, 8)
     assert group.exit_code == 1
-    assert "do not end and are killed" in group.log
+    await eventually(lambda: "do not end and are killed" in group.log)
     await eventually(lambda: not any(map(alive, pids)))
 
 
@@ -164,7 +167,7 @@ async def test_an_answer_that_was_under_way_says_that_it_is_the_last(
             answer = await client.finish()
             assert (answer.status, answer.body, answer.get("Connection")) == (200, b"{}", "close")
             assert await client.ended() == "fin"
-    assert proxy.wait(within_s=3) == 0
+    assert proxy.wait(within_s=8) == 0
 
 
 async def test_one_whose_head_was_out_already_ends_its_connection_too(
@@ -181,7 +184,7 @@ async def test_one_whose_head_was_out_already_ends_its_connection_too(
         gate.set()
         assert (await client.finish()).complete
         assert await client.ended() == "fin"
-    assert proxy.wait(within_s=3) == 0
+    assert proxy.wait(within_s=8) == 0
 
 
 @pytest.mark.parametrize("words", [(), ("--workers=2",)], ids=["alone", "workers"])

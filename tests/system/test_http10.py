@@ -15,6 +15,8 @@ from soloflight.testing.script import CLOSE, RESET, Step, chunked, head, raw, ss
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 KEEP = "Connection: keep-alive"
 STREAM = CH + FIN + DONE
 ROUTES = ["/v1/chat/completions", "/v1/unknown"]

@@ -6,15 +6,17 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import quantiles
+from typing import Any
 
 import pytest
 
 from harness.client import ask, chat, connect, fresh, request
-from harness.fixtures import StartProxy
+from harness.fixtures import StartProxy, all_ready
 from harness.nginx import SHIPPED, Nginx, bare, shipped
 from harness.process import eventually
 from harness.proxy import Proxy
 from harness.redis import RedisServer
+from harness.stalls import lasted
 from harness.wire import Response
 from soloflight.testing.chat import CH, DONE, FIN
 from soloflight.testing.received import Received
@@ -52,11 +54,13 @@ def front(form: str, port: int) -> str:
 @pytest.fixture
 def pair(start_proxy: StartProxy, redis_server: RedisServer, upstream: ScriptedUpstream) -> list[Proxy]:
     """Two nodes of a fleet; the second one may be killed."""
-    config = {"stage_defaults": {"heartbeat": "200ms", "pending_lease": "1s", "running_lease": "1s"}}
-    return [
-        start_proxy(config, upstream=upstream.port, backend="redis", redis_url=redis_server.url, check=check)
-        for check in (True, False)
-    ]
+    return two(start_proxy, redis_server, upstream, lease_s=20)
+
+
+def two(start_proxy: StartProxy, redis_server: RedisServer, upstream: ScriptedUpstream, *, lease_s: int) -> list[Proxy]:
+    config = {"stage_defaults": {"heartbeat": "200ms", "pending_lease": lease_s, "running_lease": lease_s}}
+    options: dict[str, Any] = {"upstream": upstream.port, "backend": "redis", "redis_url": redis_server.url}
+    return all_ready(start_proxy(config, **options, check=check, ready=False) for check in (True, False))
 
 
 # ── what nginx sends, seen by a node's stand-in ─────────────────────────────────────────────────────────────────────
@@ -154,10 +158,20 @@ AGAIN = {
 }
 
 
+async def joined(nodes: list[Proxy]) -> None:
+    """What nginx has sent again follows the flight of the first try, on the other node."""
+    await eventually(
+        lambda: any(
+            row["role"] == "follower" and row["owner"] for node in nodes for row in node.api("/api/flights")["flights"]
+        )
+    )
+
+
 async def tries(data: bytes, start_nginx: StartNginx, *, fault: object) -> tuple[int, list[Received]]:
     """The status for ``data``, and what two nodes that do ``fault`` got of it."""
     async with ScriptedUpstream([fault]) as first, ScriptedUpstream([fault]) as second:
-        nginx = start_nginx(shipped(first.port, second.port, proxy_read_timeout="300ms"))
+        silent = fault is HANG
+        nginx = start_nginx(shipped(first.port, second.port, proxy_read_timeout="300ms" if silent else "10s"))
         status = (await ask(nginx.port, data)).status
         return status, [*first.requests, *second.requests]
 
@@ -203,7 +217,7 @@ async def test_c12_each_event_arrives_soon(
 
     async def late(answer: Response) -> float:
         writes = upstream.requests[0].sent[1 : events + 1]
-        lags = [answer.arrival_s(len(CH) * (n + 1)) - at for n, (at, _) in enumerate(writes)]
+        lags = [lasted(at, answer.arrival_s(len(CH) * (n + 1))) for n, (at, _) in enumerate(writes)]
         return quantiles(lags[joined:], n=20)[-1]
 
     async with connect(nginx.port) as a, connect(nginx.port) as b:
@@ -300,6 +314,7 @@ async def test_c52_a_retry_after_nginx_has_given_up_joins_the_running_flight(
     async with connect(nginx.port) as client:
         await client.send(chat(fresh()))
         await silent_until_nginx_gives_up(nginx, 1)
+        await joined(pair)
         gate.set()
         answer = await client.finish()
     assert (answer.status, answer.body) == (200, STREAM)
@@ -336,6 +351,7 @@ async def test_c11_a_silent_first_byte(start_nginx: StartNginx, pair: list[Proxy
         await upstream.wait_calls(1)
         await b.send(body)
         await silent_until_nginx_gives_up(nginx, 1)
+        await joined(pair)
         gate.set()
         answers = [await a.finish(), await b.finish()]
     for answer in answers:
@@ -350,10 +366,10 @@ def test_c11_its_own_patience_is_longer_than_any_stages() -> None:
 
 
 async def test_a_node_that_dies_under_a_request_is_replaced_by_the_other(
-    start_nginx: StartNginx, pair: list[Proxy], upstream: ScriptedUpstream
+    start_nginx: StartNginx, start_proxy: StartProxy, redis_server: RedisServer, upstream: ScriptedUpstream
 ) -> None:
     upstream.play([HANG], sse(CH, FIN, DONE))
-    stays, dies = pair
+    stays, dies = two(start_proxy, redis_server, upstream, lease_s=1)
     nginx = start_nginx(shipped(dies.port, stays.port))  # the first request goes to the first one
     async with connect(nginx.port) as client:
         await client.send(chat(fresh()))

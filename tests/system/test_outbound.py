@@ -18,6 +18,8 @@ from soloflight.testing.chat import CH, DONE, FIN
 from soloflight.testing.script import head, raw, sse
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 STREAM = sse(CH, 0.02, FIN, DONE)
 ROUTES = ["/v1/chat/completions", "/v1/unknown"]
 UNREACHABLE = (502, "upstream_unreachable")

@@ -24,6 +24,8 @@ from soloflight.testing.script import raw, sse
 from soloflight.testing.upstream import ScriptedUpstream
 from soloflight.web.reload import FIXED_AT_START
 
+pytestmark = pytest.mark.beside
+
 STREAM = CH + FIN + DONE
 RELOADED, NOT_RELOADED = "configuration reloaded", "configuration not reloaded"
 KEPT_FOR_S = 4.0
@@ -122,7 +124,7 @@ async def test_what_can_not_change_is_named(start_proxy: StartProxy, upstream: S
     proxy = start_proxy(towards(upstream))
     config = towards(upstream, server={"max_memory": "1MiB"}, coordination={"backend": "redis"})
     await reload(proxy, config)
-    assert "these need a restart: server.max_memory, coordination" in proxy.log
+    await eventually(lambda: "these need a restart: server.max_memory, coordination" in proxy.log)
     assert (await ask(proxy.port, chat(fresh()))).body == STREAM
 
 
@@ -192,7 +194,7 @@ async def test_every_worker_takes_it_and_one_that_is_restarted_has_it(
     crew.wait_log("2 workers are ready")
     config = towards(upstream, server={"workers": 3, "client_keys": ["sesame"]})
     await reload(crew, config)
-    assert "these settings need a restart: server.workers" in crew.log
+    await eventually(lambda: "these settings need a restart: server.workers" in crew.log)
     assert [answer.status for answer in await on_each(crew, chat(fresh()))] == [401, 401]
     crew.send(signal.SIGCHLD)  # means nothing here
     first = workers(crew)[0]

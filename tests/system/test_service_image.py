@@ -20,6 +20,8 @@ from soloflight.testing.chat import CH
 from soloflight.testing.script import sse
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 ROOT = Path(__file__).parents[2]
 Instruction = tuple[str, str]
 

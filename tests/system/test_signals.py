@@ -11,9 +11,12 @@ from harness.fixtures import StartProxy
 from harness.process import eventually, http_status
 from harness.proxy import Proxy
 from harness.refusals import refused
+from harness.stalls import lasted
 from soloflight.testing.chat import CH, DONE, FIN
 from soloflight.testing.script import head, raw, sse
 from soloflight.testing.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.beside
 
 ROUTES = ["/v1/chat/completions", "/v1/unknown"]
 LONG = {"server": {"drain_timeout": "20s"}}
@@ -104,7 +107,7 @@ async def test_an_answer_that_was_kept_says_close_too(start_proxy: StartProxy, u
 
 async def test_health_while_draining(start_proxy: StartProxy, upstream: ScriptedUpstream) -> None:
     gate = asyncio.Event()
-    config = {"server": {"drain_timeout": "20s", "drain_delay": "1s"}}
+    config = {"server": {"drain_timeout": "20s", "drain_delay": "2s"}}
     proxy = start_proxy(config, upstream=upstream.port)
     upstream.play(sse(CH, gate, FIN, DONE), raw(b"{}"))
     async with connect(proxy.port) as stream:
@@ -163,7 +166,8 @@ async def test_what_outlasts_the_drain_is_cut_visibly(
         begun = time.monotonic()
         proxy.send(signal.SIGTERM)
         answer = await stream.finish()
-        assert 0.4 < time.monotonic() - begun < 3
+        assert time.monotonic() - begun > 0.4
+        assert lasted(begun) < 3
         assert (answer.ended, answer.last_chunk_seen) == ("rst", False)
         assert answer.body.startswith(CH)
         assert b"[DONE]" not in answer.body
@@ -207,7 +211,7 @@ async def test_a_second_signal_ends_at_once(start_proxy: StartProxy, upstream: S
         await asyncio.sleep(SECOND_COUNTS_AFTER_S + 0.1)
         assert proxy.exit_code is None
         proxy.send(signal.SIGINT)
-        answer = await stream.finish(within_s=2)
+        answer = await stream.finish()
         assert (answer.ended, answer.last_chunk_seen) == ("rst", False)
     await ended(proxy, within_s=3)
 

@@ -17,6 +17,8 @@ from soloflight.testing.exchange import Exchange
 from soloflight.testing.script import CLOSE, RESET, Step, head, json
 from soloflight.testing.upstream import ScriptedUpstream
 
+pytestmark = pytest.mark.beside
+
 MIB = 1 << 20
 TARGET = "/v1/realtime?model=gpt-4o%20realtime"
 SECRET = "openai-insecure-api-key.sk-secret-4711"

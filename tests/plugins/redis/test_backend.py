@@ -11,6 +11,7 @@ import redis
 
 from harness.process import eventually
 from harness.redis import RedisServer
+from harness.stalls import lasted
 from redis_world.parties import BOUND_S, at_key, parties
 from soloflight.core.flight import Answered, Done, Dropped, Owned, Retrying
 from soloflight.ports import BackendError
@@ -22,14 +23,14 @@ SLACK_S = 0.5  # a busy machine's
 
 
 class Watch:
-    """Seconds since it was made."""
+    """Seconds since it was made, but for those in which the machine stood still."""
 
     def __init__(self) -> None:
         self.begun = asyncio.get_running_loop().time()
 
     @property
     def s(self) -> float:
-        return asyncio.get_running_loop().time() - self.begun
+        return lasted(self.begun)
 
 
 async def refused(work: Awaitable[object], within_s: float) -> None:
