@@ -31,6 +31,8 @@ GATHER_S = 1.0
 """For so long: then the long way's own bounds hold."""
 TURNS = 4
 """In so many turns of the loop a request is parsed, read and admitted, if nothing has to be waited for."""
+SLICE = 50
+"""So many of a crowd are served, and told of, in one turn of the loop."""
 SETTLE_TURNS = 50
 """After so many turns of the loop who was served is told of, whoever is not."""
 
@@ -69,12 +71,18 @@ class Shortcuts:
         if left and self._front.recogniser.find(block) is None:
             asyncio.get_running_loop().call_soon(self._turn, block, left - 1)
             return
-        for connection, began in self._coming.pop(block):
+        self._serve(block, self._coming.pop(block))
+
+    def _serve(self, block: Block, waiting: list[tuple[Connection, float]]) -> None:
+        """In slices: the upstream call that they wait for is not made before the loop turns."""
+        for connection, began in waiting[:SLICE]:
             if connection.transport is None:
                 continue
             connection.occupy(None)
             if not self._known(block, connection, began) and not self._known_head(block, connection, began):
                 connection.take_long(block[1])
+        if len(waiting) > SLICE:
+            asyncio.get_running_loop().call_soon(self._serve, block, waiting[SLICE:])
 
     def _known(self, block: Block, connection: Connection, began: float) -> bool:
         """A request that was seen before, whose flight or answer is here."""
@@ -132,13 +140,15 @@ class Shortcuts:
             asyncio.get_running_loop().call_soon(self._settle, 0, SETTLE_TURNS)
 
     def _settle(self, seen: int, left: int) -> None:
-        served = self._served
+        served, loop = self._served, asyncio.get_running_loop()
         if left and len(served) > seen:
-            asyncio.get_running_loop().call_soon(self._settle, len(served), left - 1)
+            loop.call_soon(self._settle, len(served), left - 1)
             return
-        self._served = []
-        for seat in served:
+        for seat in served[:SLICE]:
             seat.leave()
+        self._served = served[SLICE:]
+        if self._served:
+            loop.call_soon(self._settle, 0, 0)
 
 
 class Gathering:
