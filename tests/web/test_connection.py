@@ -20,7 +20,8 @@ from nodes.house import House, OpenHouse
 from soloflight.testing.chat import CH, DONE, FIN
 from soloflight.testing.script import CLOSE, HANG, chunked, raw, sse
 from soloflight.testing.upstream import ScriptedUpstream
-from soloflight.web.connection import ClientGone, Connection, _declared_length, sent
+from soloflight.web.begun import declared_length
+from soloflight.web.connection import ClientGone, Connection, sent
 
 ANSWER = CH + FIN + DONE
 HEALTH = request("GET", "/_soloflight/health")
@@ -332,7 +333,7 @@ async def test_a_close_twice_is_one(open_house: OpenHouse) -> None:
 )
 def test_the_length_of_a_request_is_told_where_its_framing_is_simple(head: bytes, length: int | None) -> None:
     data = head + b"\r\n\r\nbody"
-    assert _declared_length(data, data.index(b"\r\n\r\n")) == length
+    assert declared_length(data, data.index(b"\r\n\r\n")) == length
 
 
 def test_an_answer_that_is_out_already_is_two_values() -> None:

@@ -6,13 +6,10 @@ Pinned to the aiohttp releases that setup.cfg allows; what is relied on is held 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import socket
-import struct
-import termios
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError, _ErrInfo
 from aiohttp.web_request import BaseRequest
@@ -21,6 +18,8 @@ from aiohttp.web_server import Server
 
 from soloflight.core.errors import Code, Fault
 from soloflight.core.fields import is_trusted
+from soloflight.web.begun import Begun, Count
+from soloflight.web.sockets import outstanding, reset_on_close, unsent
 from soloflight.web.wire import error_answer
 
 log = logging.getLogger("soloflight.web")
@@ -34,9 +33,6 @@ READ_BUFFER = 256 * 1024
 FLUSH_S = 2.0
 AIOHTTP = (3, 14)
 """The release line whose insides are held by tests; only there a request is answered without its parser."""
-BLOCK_LIMIT = 64 * 1024
-"""Longest request that is recognised when it comes again (web.recognise)."""
-_LINGER_RESET = struct.pack("ii", 1, 0)
 
 
 class ClientGone(ConnectionError):
@@ -64,14 +60,6 @@ def sent(*, keep_alive: bool) -> StreamResponse:
 
 
 _KEPT, _CLOSED = Sent(keep_alive=True), Sent(keep_alive=False)
-
-
-class Begun(NamedTuple):
-    """The bytes of a request's head, the length of its body, and the whole request, where that came in one block."""
-
-    head: bytes
-    length: int
-    block: bytes
 
 
 class Door(Server):
@@ -111,16 +99,14 @@ class Connection(RequestHandler):
     """One client connection. ``peer`` is its address ("" for a Unix socket)."""
 
     __slots__ = (
-        "_block", "_door", "_gone", "_head_timer", "_held", "_more", "_owed", "on_writable", "peer", "relay", "trusted_peer",
+        "_count", "_door", "_gone", "_head_timer", "_held", "_more", "on_writable", "peer", "relay", "trusted_peer",
     )  # fmt: skip
 
     def __init__(self, manager: Door, **settings: Any) -> None:
         super().__init__(manager, **settings)
         self._door = manager
         self._head_timer: asyncio.TimerHandle | None = None
-        # Bytes of the current request that are still to come: 0 between two requests, None where it can not be told any more.
-        self._owed: int | None = 0
-        self._block: tuple[object, Begun] | None = None
+        self._count = Count()
         self._gone: Callable[[], None] | None = None
         self._more: Callable[[bytes], None] = self._hold
         self._held = b""
@@ -143,7 +129,7 @@ class Connection(RequestHandler):
         if self.relay is not None:
             self.relay(data)
             return
-        if self._owed == 0 and data:  # it begins another request
+        if data and self._count.between:  # it begins another request
             if self._gone is not None:
                 self._more(data)
                 return
@@ -153,13 +139,13 @@ class Connection(RequestHandler):
 
     def take_long(self, data: bytes) -> None:
         """Let aiohttp parse it."""
-        begins = self._owed == 0
+        begins = self._count.between
         super().data_received(data)
         if self._messages and isinstance(self._messages[-1][0], _ErrInfo):
             self._spoil()
         if not data:  # aiohttp resumes its own parser this way; nothing came from the client
             return
-        self._count(data, begins=begins)
+        self._count.add(data, self._messages[-1][0] if self._messages else None, begins=begins)
         if self._messages and self._gone is None:
             self._gone = nobody  # aiohttp's own loop looks after its handler
         if self._current_request is None and not self._messages:
@@ -233,29 +219,9 @@ class Connection(RequestHandler):
         if len(self._held) >= READ_BUFFER:
             self._pause_transport_reading()
 
-    def _count(self, data: bytes, *, begins: bool) -> None:
-        """Keep account of where requests end, and remember how one begins, with the message read of it."""
-        if self._owed is None:
-            return
-        if begins:
-            self._block = None
-            end = data.find(b"\r\n\r\n")
-            length = _declared_length(data, end) if end >= 0 else None
-            if length is None:
-                self._owed = None
-                return
-            self._owed = end + 4 + length
-            if self._messages and len(data) <= self._owed:
-                block = data if self._owed == len(data) <= BLOCK_LIMIT else b""
-                self._block = self._messages[-1][0], Begun(data[:end], length, block)
-        self._owed -= len(data)
-        if self._owed < 0:
-            self._owed = None
-
     def begun(self, raw: BaseRequest) -> Begun | None:
-        """How this request began, once. None: it is not known, or another one's has begun before this one was looked at."""
-        block, self._block = self._block, None
-        return block[1] if block is not None and block[0] is raw._message else None
+        """How this request began, once; None where that is not known."""
+        return self._count.take(raw._message)
 
     def _await_head(self) -> None:
         """A head has begun, or must begin: it has to be whole in time (slow loris)."""
@@ -327,8 +293,8 @@ class Connection(RequestHandler):
             transport = self.transport
             if transport is None:
                 raise ClientGone
-            before = _outstanding(transport)
-            if not await self._writable(write_timeout_s) and _outstanding(transport) >= before:
+            before = outstanding(transport)
+            if not await self._writable(write_timeout_s) and outstanding(transport) >= before:
                 await self.reset()
                 raise ClientGone
         if self.transport is None:
@@ -371,7 +337,7 @@ class Connection(RequestHandler):
         until = self._loop.time() + FLUSH_S
         sock: socket.socket | None = transport.get_extra_info("socket")
         while self._loop.time() < until and not transport.is_closing():
-            if not transport.get_write_buffer_size() and _unsent(sock) == 0:
+            if not transport.get_write_buffer_size() and unsent(sock) == 0:
                 break
             await asyncio.sleep(0.005)
         self.abort()
@@ -383,7 +349,7 @@ class Connection(RequestHandler):
             return
         sock: socket.socket | None = transport.get_extra_info("socket")
         if sock is not None and sock.fileno() >= 0 and sock.family != socket.AF_UNIX:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
+            reset_on_close(sock)
         self._force_close = True
         transport.abort()
 
@@ -395,33 +361,3 @@ def nobody() -> None:
 def known_inside(version: str) -> bool:
     """Whether this version of aiohttp is of the line that this module was held against."""
     return version.split(".")[:2] == [str(number) for number in AIOHTTP]
-
-
-def _declared_length(data: bytes, end: int) -> int | None:
-    """Content-Length of the head that ends at ``end``; 0 if there is none, None where the framing is not that simple.
-
-    Only for requests that the parser has accepted: it has refused what could be read in two ways.
-    """
-    head = data[:end].lower()
-    if b"\r\ntransfer-encoding:" in head or b"\r\nupgrade:" in head or head.startswith(b"\r\n"):
-        return None
-    at = head.find(b"\r\ncontent-length:")
-    if at < 0:
-        return 0
-    value = head[at + 17 :].split(b"\r\n", 1)[0].strip()
-    return int(value) if value.isdigit() else None
-
-
-def _outstanding(transport: asyncio.WriteTransport) -> int:
-    """Bytes that the client has not taken yet, here and in the kernel, which wakes us only when half of its queue is free."""
-    return transport.get_write_buffer_size() + _unsent(transport.get_extra_info("socket"))
-
-
-def _unsent(sock: socket.socket | None) -> int:
-    """Bytes in the kernel's send queue that the peer has not acknowledged (SIOCOUTQ); 0 where it can not be told."""
-    if sock is None or sock.fileno() < 0:
-        return 0
-    try:
-        return int(struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4))[0])
-    except OSError:
-        return 0

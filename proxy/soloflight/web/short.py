@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, NoReturn
 from soloflight.core.frames import Frame
 from soloflight.core.trace import trace_of
 from soloflight.flow.listen import Listener
-from soloflight.web.connection import BLOCK_LIMIT, Connection, nobody
+from soloflight.web.begun import BLOCK_LIMIT
+from soloflight.web.connection import Connection, nobody
 from soloflight.web.recognise import Block, Seen, SeenHead
 from soloflight.web.respond import Responder
 from soloflight.web.visit import Visit, replayed
