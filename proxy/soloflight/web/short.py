@@ -54,8 +54,11 @@ class Shortcuts:
         if self._front.draining:
             return False
         began, block = time.monotonic(), (connection.trusted_peer, data)
-        if len(data) > BLOCK_LIMIT:
-            return self._known_head(block, connection, began)
+        found = self._front.recogniser.find_head(block, peer=connection.peer)
+        if len(data) > BLOCK_LIMIT or (found is not None and found[0].plan.alone is not None):
+            return self._known_head(
+                found, block, connection, began
+            )  # it is shared by nobody, or too large to look at twice
         if self._known(block, connection, began):
             return True
         waiting = self._coming.get(block)
@@ -65,7 +68,7 @@ class Shortcuts:
             return True
         self._coming[block] = []
         asyncio.get_running_loop().call_soon(self._turn, block, TURNS)
-        return self._known_head(block, connection, began)
+        return self._known_head(found, block, connection, began)
 
     def _turn(self, block: Block, left: int) -> None:
         """Those who wait for the first of their kind: it is known by now, or they do as it did."""
@@ -80,7 +83,10 @@ class Shortcuts:
             if connection.transport is None:
                 continue
             connection.occupy(None)
-            if not self._known(block, connection, began) and not self._known_head(block, connection, began):
+            if self._known(block, connection, began):
+                continue
+            found = self._front.recogniser.find_head(block, peer=connection.peer)
+            if not self._known_head(found, block, connection, began):
                 connection.take_long(block[1])
         if len(waiting) > SLICE:
             asyncio.get_running_loop().call_soon(self._serve, block, waiting[SLICE:])
@@ -90,13 +96,13 @@ class Shortcuts:
         seen = self._front.recogniser.find(block)
         return seen is not None and (self._sit(seen, connection, began) or self._replay(seen, connection, began))
 
-    def _known_head(self, block: Block, connection: Connection, began: float) -> bool:
+    def _known_head(
+        self, found: tuple[SeenHead, bytes] | None, block: Block, connection: Connection, began: float
+    ) -> bool:
         """A request whose head was seen before."""
-        front = self._front
-        found = front.recogniser.find_head(block, peer=connection.peer)
         if found is None:
             return False
-        head, body = found
+        front, (head, body) = self._front, found
         visit = Visit(connection, head.client, front.next_id(), began, head.request)
         if len(body) == head.length:
             front.attend(visit, front.serve(visit, head.plan, body, block[1]))
