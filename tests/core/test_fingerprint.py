@@ -18,6 +18,7 @@ from bodies.keys import AUTHORIZATION, BODY0, CHAT, SCOPE_KEY, key
 from soloflight.core.fingerprint import (
     KEYED_FIELDS,
     Item,
+    KeyMaker,
     Kind,
     content_type,
     encode,
@@ -602,3 +603,12 @@ def test_requests_share_a_key_if_and_only_if_they_mean_the_same(
     meanings = list(map(meaning, requests))
     for i, j in itertools.combinations(range(len(requests)), 2):
         assert (keys[i] == keys[j]) == (meanings[i] == meanings[j])
+
+
+def test_a_key_maker_tells_what_its_keys_name() -> None:
+    def maker(*fields: tuple[bytes, bytes]) -> KeyMaker:
+        request = Request("POST", "/v1/x", fields)
+        return KeyMaker(request, stage="s", scope="c", upstream="u", kind=Kind.JSON)
+
+    assert repr(maker()) == "KeyMaker(body)"
+    assert repr(maker((b"Idempotency-Key", b"k"))) == "KeyMaker(operation)"

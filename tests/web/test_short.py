@@ -12,7 +12,7 @@ import pytest
 
 from harness.client import RawClient, chat, connect, fresh, request
 from harness.process import eventually
-from harness.wire import Response
+from harness.wire import Response, ResponseParser
 from nodes.house import House, OpenHouse
 from soloflight.flow.listen import Listener
 from soloflight.ports import RequestEnded, Role
@@ -466,3 +466,89 @@ async def test_a_draining_process_knows_nobody(house: House, upstream: ScriptedU
         house.app.state.draining = True
         answer = await client.ask(block)
     assert (answer.get("Connection"), house.unparsed) == ("close", 0)
+
+
+# ── a crowd in one moment ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def crowd(house: House, count: int) -> list[RawClient]:
+    """So many clients whose connections stand, each past its first request."""
+    clients = [await RawClient.open(house.port) for _ in range(count)]
+    return clients
+
+
+def all_at_once(clients: list[RawClient], block: bytes) -> None:
+    """Each one's request is in the kernel before the loop turns."""
+    for client in clients:
+        client.parser = ResponseParser()
+        assert client.sock.send(block) == len(block)
+
+
+async def test_of_a_crowd_in_one_moment_one_request_is_parsed(house: House, upstream: ScriptedUpstream) -> None:
+    """More than one slice, and nothing of it was seen before: not even the head."""
+    gate = asyncio.Event()
+    upstream.play(sse(CH, gate, FIN, DONE))
+    clients = await crowd(house, 120)
+    all_at_once(clients, chat(fresh()))
+    await asyncio.gather(*(client.read_events(1) for client in clients))
+    assert house.unparsed == 119
+    assert house.app.front is not None
+    assert house.app.front.running == 120
+    gate.set()
+    answers = await asyncio.gather(*(client.finish() for client in clients))
+    assert {answer.body for answer in answers} == {WHOLE}
+    assert sorted(answer.get("X-Soloflight-Role") or "" for answer in answers) == ["follower"] * 119 + ["owner"]
+    assert len({answer.get("X-Soloflight-Request-Id") for answer in answers}) == 120
+    await eventually(lambda: len(house.requests) == 120)
+    assert (upstream.calls, house.app.front.running) == (1, 0)
+    again = await asyncio.gather(*(client.ask(chat(fresh())) for client in clients[:3]))
+    assert {answer.status for answer in again} == {200}
+    for client in clients:
+        client.close()
+
+
+async def test_a_crowd_behind_a_known_head_is_served_by_one_call(house: House, upstream: ScriptedUpstream) -> None:
+    upstream.play(sse(CH, FIN, DONE))
+    clients = await crowd(house, 10)
+    bodies = [chat({"model": "m", "temperature": 0, "stream": True, "n": number}) for number in (1, 2)]
+    await clients[0].ask(bodies[0])
+    all_at_once(clients, bodies[1])
+    answers = await asyncio.gather(*(client.finish() for client in clients))
+    assert {answer.body for answer in answers} == {WHOLE}
+    assert (house.unparsed, upstream.calls) == (10, 2)
+    for client in clients:
+        client.close()
+
+
+async def test_a_crowd_that_is_not_shared_makes_a_call_each(house: House, upstream: ScriptedUpstream) -> None:
+    upstream.play(echo)
+    clients = await crowd(house, 5)
+    all_at_once(clients, chat(fresh(), "Cache-Control: no-store"))
+    answers = await asyncio.gather(*(client.finish() for client in clients))
+    assert [answer.get("X-Soloflight-Role") for answer in answers] == ["bypass"] * 5
+    assert (house.unparsed, upstream.calls) == (4, 5)
+    for client in clients:
+        client.close()
+
+
+async def test_a_crowd_of_what_is_no_request_is_refused_one_by_one(house: House, upstream: ScriptedUpstream) -> None:
+    clients = await crowd(house, 5)
+    all_at_once(clients, b"no request\r\n\r\n")
+    answers = await asyncio.gather(*(client.finish() for client in clients))
+    assert [(answer.status, answer.get("Connection")) for answer in answers] == [(400, "close")] * 5
+    for client in clients:
+        client.close()
+
+
+async def test_who_leaves_a_crowd_before_its_verdict_is_not_served(house: House, upstream: ScriptedUpstream) -> None:
+    upstream.play(sse(CH, FIN, DONE))
+    clients = await crowd(house, 5)
+    all_at_once(clients, chat(fresh()))
+    for client in clients[1:3]:
+        client.close()
+    answers = await asyncio.gather(*(client.finish() for client in (clients[0], *clients[3:])))
+    assert {answer.body for answer in answers} == {WHOLE}
+    await eventually(lambda: house.app.front is not None and not house.app.front.running)
+    assert upstream.calls == 1
+    for client in clients:
+        client.close()
