@@ -472,9 +472,8 @@ async def test_a_draining_process_knows_nobody(house: House, upstream: ScriptedU
 
 
 async def crowd(house: House, count: int) -> list[RawClient]:
-    """So many clients whose connections stand, each past its first request."""
-    clients = [await RawClient.open(house.port) for _ in range(count)]
-    return clients
+    """So many clients whose connections stand."""
+    return [await RawClient.open(house.port) for _ in range(count)]
 
 
 def all_at_once(clients: list[RawClient], block: bytes) -> None:
