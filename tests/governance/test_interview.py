@@ -304,6 +304,7 @@ async def test_extraction_is_finished_for_a_client_that_gave_up(interview: Site,
         gate.set()
         assert (await retry.finish()).status == 200
     assert upstream.requests[0].left is None
+    await interview.over(interview.one)
     assert 7 * DAY_S - 10 <= ttl(await ask(interview.one.port, asked)) <= 7 * DAY_S
     assert upstream.calls == 1
 

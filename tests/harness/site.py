@@ -49,6 +49,10 @@ class Site:
         if self.fleet:
             await eventually(lambda: all(flight["owner"] for flight in node.api("/api/flights")["flights"]))
 
+    async def over(self, node: Proxy) -> None:
+        """Wait until no flight is left at ``node``: other nodes' clients may have an answer's end a moment before its owner."""
+        await eventually(lambda: not node.api("/api/flights")["flights"])
+
     def locks(self) -> dict[str, tuple[Any, list[Any]]]:
         """(holder, queue) of each session that Redis knows; each record must have an end of its own."""
         if self.redis is None:
