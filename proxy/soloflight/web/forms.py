@@ -82,7 +82,7 @@ class Forms:
             or coded.first is not first
             or coded.last is not last
             or coded.count != len(frames)
-            or coded.frame != frame
+            or (coded.frame is not frame and coded.frame != frame)
         ):
             bodies = [one.data for one in frames if isinstance(one, Body)]
             ends = isinstance(last, End)

@@ -13,7 +13,7 @@ from soloflight.core.log import FellBehind
 from soloflight.flow.listen import Listener
 from soloflight.ports import Role
 from soloflight.web.connection import ClientGone, Connection
-from soloflight.web.forms import TAIL, Forms
+from soloflight.web.forms import TAIL, Coded, Forms
 from soloflight.web.wire import Client, Framing, between_events, error_answer
 
 # What is written in one go at most, before the client's buffer is asked again.
@@ -78,10 +78,19 @@ class Responder:
         False: nothing was written, this answer's task does it.
         """
         transport = self.connection.transport
-        if transport is None or transport.is_closing() or self.connection.write_paused or _large(frames):
+        if transport is None or transport.is_closing() or self.connection.write_paused:
             return False
-        if data := self._rendered(listener, frames):
-            transport.write(data)
+        if not listener.committed:
+            if _large(frames):
+                return False
+            if data := self._rendered(listener, frames):
+                transport.write(data)
+            return True
+        coded = self._coded(frames)
+        if coded.size > SLICE:
+            return False
+        self._count(coded)
+        transport.write(coded.data)
         return True
 
     async def _write(self, listener: Listener, frames: list[Frame]) -> bool:
@@ -111,14 +120,21 @@ class Responder:
             if not frames:
                 return b""
             opening = self._open(listener, whole or _whole(frames))
-        forms, delivery = self._forms, self.delivery
+        coded = self._coded(frames)
+        self._count(coded)
+        return opening + coded.data if opening else coded.data
+
+    def _coded(self, frames: list[Frame]) -> Coded:
+        forms = self._forms
         assert forms is not None
-        coded = forms.coded(frames, self._frame)
-        delivery.sent += coded.size
+        return forms.coded(frames, self._frame)
+
+    def _count(self, coded: Coded) -> None:
+        """Note that this goes out."""
+        self.delivery.sent += coded.size
         self._tail = coded.tail if len(coded.tail) == TAIL else (self._tail + coded.tail)[-TAIL:]
         if coded.ends:
-            delivery.keep_alive = self.client.keep_alive and not self._frame.until_close
-        return opening + coded.data if opening else coded.data
+            self.delivery.keep_alive = self.client.keep_alive and not self._frame.until_close
 
     def _open(self, listener: Listener, whole: list[Frame] | None) -> bytes:
         """The head, now that there is something to send."""
