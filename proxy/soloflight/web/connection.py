@@ -198,7 +198,11 @@ class Connection(RequestHandler):
     def answered(self) -> None:
         """The answer to a request that aiohttp parsed is out, and the connection stays: what came behind it is next."""
         self._gone = None
-        if self._held and self.transport is not None:
+        self.go_on()
+
+    def go_on(self) -> None:
+        """What came behind a request is next, unless that is still being answered."""
+        if self._gone is None and self._held and self.transport is not None:
             held, self._held = self._held, b""
             self._resume_transport_reading()
             self.data_received(held)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 from soloflight.core.frames import Frame
 from soloflight.core.trace import trace_of
 from soloflight.flow.listen import Listener
-from soloflight.web.begun import BLOCK_LIMIT
+from soloflight.web.begun import BLOCK_LIMIT, is_whole
 from soloflight.web.connection import Connection, nobody
 from soloflight.web.recognise import Block, Seen, SeenHead
 from soloflight.web.respond import Responder
@@ -66,8 +66,9 @@ class Shortcuts:
             waiting.append((connection, began))
             connection.occupy(nobody)
             return True
-        self._coming[block] = []
-        asyncio.get_running_loop().call_soon(self._turn, block, TURNS)
+        if is_whole(data):  # who waits has nothing to come but what is behind it
+            self._coming[block] = []
+            asyncio.get_running_loop().call_soon(self._turn, block, TURNS)
         return self._known_head(found, block, connection, began)
 
     def _turn(self, block: Block, left: int) -> None:
@@ -83,11 +84,11 @@ class Shortcuts:
             if connection.transport is None:
                 continue
             connection.occupy(None)
-            if self._known(block, connection, began):
-                continue
-            found = self._front.recogniser.find_head(block, peer=connection.peer)
-            if not self._known_head(found, block, connection, began):
-                connection.take_long(block[1])
+            if not self._known(block, connection, began):
+                found = self._front.recogniser.find_head(block, peer=connection.peer)
+                if not self._known_head(found, block, connection, began):
+                    connection.take_long(block[1])
+            connection.go_on()
         if len(waiting) > SLICE:
             asyncio.get_running_loop().call_soon(self._serve, block, waiting[SLICE:])
 

@@ -1,0 +1,110 @@
+"""The short ways where requests come in one moment, in parts, behind each other, and where their clients leave."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import gzip
+import hashlib
+import json
+import logging
+import random
+import socket
+from contextlib import AsyncExitStack
+from itertools import pairwise
+
+import pytest
+
+from harness.client import RawClient, chat, connect, fresh, request
+from harness.process import eventually
+from harness.wire import ResponseParser
+from nodes.house import House, OpenHouse, settings_for
+from soloflight.core.frames import Body
+from soloflight.flow.listen import Listener
+from soloflight.ports import Role
+from soloflight.testing.chat import CH, DONE, FIN, completion_object, content
+from soloflight.testing.received import Received
+from soloflight.testing.script import CLOSE, Script, sse
+from soloflight.testing.script import json as json_answer
+from soloflight.testing.upstream import ScriptedUpstream
+from soloflight.web.connection import Connection
+from soloflight.web.handlers import Front
+
+WHOLE = CH + FIN + DONE
+TURNS = [1, 2, 3, 4, 6]
+"""The loop's turns between two parts: the client's own are among them, so that each of the server's is met."""
+
+
+def write(client: RawClient, data: bytes) -> None:
+    """In this turn of the loop, together with what else is written in it."""
+    assert client.sock.send(data) == len(data)
+
+
+async def turns(number: int) -> None:
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+def front_of(house: House) -> Front:
+    assert house.app.front is not None
+    return house.app.front
+
+
+async def crowd(stack: AsyncExitStack, house: House, number: int) -> list[RawClient]:
+    """So many connections, all of them accepted."""
+    clients = [await stack.enter_async_context(connect(house.port)) for _ in range(number)]
+    for client in clients:
+        await client.ask(request("GET", "/_soloflight/health"))
+    return clients
+
+
+async def next_answer(client: RawClient) -> bytes:
+    """The body of what comes behind an answer that was read."""
+    client.left_over += client.parser.rest
+    client.parser = ResponseParser()
+    return (await client.finish(within_s=5)).body
+
+
+# ── in parts, and behind each other ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("number", TURNS)
+@pytest.mark.parametrize("part", ["head", "half a head"])
+async def test_a_crowd_whose_requests_come_in_two_parts(
+    house: House, upstream: ScriptedUpstream, part: str, number: int
+) -> None:
+    """Many clients write head and body apart: who waits for the first of the crowd must not wait without its own body."""
+    upstream.play(json_answer(completion_object("a")))
+    block = chat(fresh())
+    at = block.index(b"\r\n\r\n") + 4 if part == "head" else 30
+    async with AsyncExitStack() as stack:
+        clients = await crowd(stack, house, 3)
+        for client in clients:
+            client.parser = ResponseParser()
+            write(client, block[:at])
+        await turns(number)
+        for client in clients:
+            write(client, block[at:])
+        answers = await asyncio.gather(*(client.finish(within_s=5) for client in clients))
+    assert [answer.status for answer in answers] == [200] * 3
+    assert upstream.calls == 1
+
+
+@pytest.mark.parametrize("number", TURNS)
+async def test_what_comes_behind_who_waits_for_the_first_of_its_crowd(
+    house: House, upstream: ScriptedUpstream, number: int
+) -> None:
+    """The block is new, its answer is kept: who waits is answered at once, and what is behind it is next."""
+    upstream.play(json_answer(completion_object("a")), json_answer({"behind": 1}))
+    body = fresh()
+    async with AsyncExitStack() as stack:
+        clients = await crowd(stack, house, 3)
+        await clients[0].ask(chat(body))
+        for client in clients:
+            client.parser = ResponseParser()
+            write(client, chat(body, "X-Other: 1"))
+        await turns(number)
+        write(clients[1], request("GET", "/v1/files"))
+        answers = await asyncio.gather(*(client.finish(within_s=5) for client in clients))
+        assert [answer.get("X-Soloflight-Role") for answer in answers] == ["replay"] * 3
+        assert json.loads(await next_answer(clients[1])) == {"behind": 1}
