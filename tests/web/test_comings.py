@@ -108,3 +108,53 @@ async def test_what_comes_behind_who_waits_for_the_first_of_its_crowd(
         answers = await asyncio.gather(*(client.finish(within_s=5) for client in clients))
         assert [answer.get("X-Soloflight-Role") for answer in answers] == ["replay"] * 3
         assert json.loads(await next_answer(clients[1])) == {"behind": 1}
+
+
+# ── who leaves ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("number", TURNS)
+@pytest.mark.parametrize("how", ["fin", "reset"])
+async def test_who_leaves_a_crowd_harms_nobody_in_it(
+    house: House, upstream: ScriptedUpstream, how: str, number: int
+) -> None:
+    """Half a close counts as one, too: the loop closes what it has read a FIN of."""
+    upstream.play(json_answer(completion_object("a")))
+    body = fresh()
+    front = front_of(house)
+    async with AsyncExitStack() as stack:
+        clients = await crowd(stack, house, 6)
+        await clients[0].ask(chat(body))
+        for client in clients:
+            client.parser = ResponseParser()
+            write(client, chat(body, "X-Other: 1"))
+        await turns(number)
+        for client in clients[1:3]:
+            getattr(client, how)()
+        others = [clients[0], *clients[3:]]
+        answers = await asyncio.gather(*(client.finish(within_s=5) for client in others))
+        assert [answer.get("X-Soloflight-Role") for answer in answers] == ["replay"] * 4
+    await eventually(lambda: front.running == 0)
+
+
+async def test_who_leaves_a_seat_in_the_turn_of_a_frame_is_missed_by_nobody(
+    house: House, upstream: ScriptedUpstream
+) -> None:
+    gate = asyncio.Event()
+    upstream.play(sse(CH, gate, FIN, DONE))
+    block, front = chat(fresh()), front_of(house)
+    async with connect(house.port) as owner, connect(house.port) as late:
+        for client in (owner, late):
+            await client.send(block)
+            await client.read_events(1)
+        (flight,) = front.node.flights.all
+        visit = next(one for one in front.visits if one.delivery and one.delivery.role is Role.FOLLOWER)
+        assert visit.connection.transport is not None
+        visit.connection.transport.close()  # what the loop does at a client's FIN
+        flight.log.append(Body(content("a")))
+        await eventually(lambda: front.running == 1)
+        assert (flight.followers, flight.log.listeners) == (0, 1)
+        (event,) = house.requests
+        assert (event.role, event.cut, event.reason, event.status) == (Role.FOLLOWER, True, "client_gone", 200)
+        gate.set()
+        assert (await owner.finish()).body == CH + content("a") + FIN + DONE

@@ -174,6 +174,8 @@ class Connection(RequestHandler):
         short_way, transport = self._door.short_way, self.transport
         if short_way is None or transport is None or self._close or self._force_close or self._paused:
             return False
+        if transport.is_closing():  # its client has left; aiohttp is told of it next
+            return False
         if not short_way(data, self):
             return False
         if self._head_timer is not None:

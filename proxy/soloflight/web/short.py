@@ -81,7 +81,7 @@ class Shortcuts:
     def _serve(self, block: Block, waiting: list[tuple[Connection, float]]) -> None:
         """In slices: the upstream call that they wait for is not made before the loop turns."""
         for connection, began in waiting[:SLICE]:
-            if connection.transport is None:
+            if connection.transport is None or connection.transport.is_closing():
                 continue
             connection.occupy(None)
             if not self._known(block, connection, began):
