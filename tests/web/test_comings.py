@@ -158,3 +158,28 @@ async def test_who_leaves_a_seat_in_the_turn_of_a_frame_is_missed_by_nobody(
         assert (event.role, event.cut, event.reason, event.status) == (Role.FOLLOWER, True, "client_gone", 200)
         gate.set()
         assert (await owner.finish()).body == CH + content("a") + FIN + DONE
+
+
+async def test_who_leaves_with_its_whole_answer_was_not_cut(
+    house: House, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who was served is told of when the crowd has been; one that had all it wanted may leave before."""
+    gate = asyncio.Event()
+    upstream.play(sse(CH, gate, FIN, DONE))
+    block, front = chat(fresh()), front_of(house)
+    settle, settled = front.shortcuts._settle, []
+    monkeypatch.setattr(front.shortcuts, "_settle", lambda *left: settled.append(left))
+    async with connect(house.port) as owner:
+        async with connect(house.port) as late:
+            for client in (owner, late):
+                await client.send(block)
+                await client.read_events(1)
+            gate.set()
+            answers = [await client.finish() for client in (late, owner)]
+        await eventually(lambda: len(house.requests) == 2)
+        settle(1, 0)
+    assert [answer.body for answer in answers] == [WHOLE] * 2
+    (event,) = (event for event in house.requests if event.role is Role.FOLLOWER)
+    assert (event.cut, event.reason, event.sent) == (False, "", len(WHOLE))
+    assert event.lag_s is not None
+    assert len(settled) == 1

@@ -266,7 +266,9 @@ class Seat:
         visit.connection.vacate(keep_alive=delivery.keep_alive and not self._front.draining)
 
     def _gone(self) -> None:
-        self._visit.over = 0.0
+        if self._visit.over:  # not before it had all
+            self.leave()
+            return
         self._listener.close()
         self._front.leave(self._visit, self._visit.gone())
 
