@@ -183,3 +183,30 @@ async def test_who_leaves_with_its_whole_answer_was_not_cut(
     assert (event.cut, event.reason, event.sent) == (False, "", len(WHOLE))
     assert event.lag_s is not None
     assert len(settled) == 1
+
+
+# ── what is told, and what is known ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_who_sits_is_told_of_with_its_own_address(open_house: OpenHouse, upstream: ScriptedUpstream) -> None:
+    house = await open_house({"server": {"trusted_proxies": ["127.0.0.0/8"]}})
+    gate = asyncio.Event()
+    upstream.play(sse(CH, gate, FIN, DONE))
+    block = chat(fresh())
+    other = socket.create_connection(("127.0.0.1", house.port), source_address=("127.0.0.2", 0))
+    other.setblocking(False)
+    with other:
+        late = RawClient(other)
+        async with connect(house.port) as owner:
+            for client in (owner, late):
+                await client.send(block)
+                await client.read_events(1)
+            gate.set()
+            for client in (owner, late):
+                await client.finish()
+        assert house.unparsed == 1
+        await eventually(lambda: len(house.requests) == 2)
+    assert {event.role: event.peer for event in house.requests} == {
+        Role.OWNER: "127.0.0.1",
+        Role.FOLLOWER: "127.0.0.2",
+    }
