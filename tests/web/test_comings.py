@@ -210,3 +210,18 @@ async def test_who_sits_is_told_of_with_its_own_address(open_house: OpenHouse, u
         Role.OWNER: "127.0.0.1",
         Role.FOLLOWER: "127.0.0.2",
     }
+
+
+async def test_what_was_judged_by_old_rules_is_not_known_under_new_ones(
+    house: House, upstream: ScriptedUpstream
+) -> None:
+    """A reload comes while a body is decoded: its request is answered by the old rules, the next one by the new ones."""
+    upstream.play(json_answer(completion_object("a")))
+    block, front = chat(gzip.compress(json.dumps(fresh()).encode()), "Content-Encoding: gzip"), front_of(house)
+    async with connect(house.port) as client:
+        async with front.admission._decoding:
+            await client.send(block)
+            await eventually(lambda: front.running == 1)
+            house.app.reload(settings_for(upstream, {"server": {"client_keys": ["another"]}}))
+        assert (await client.finish()).status == 200
+        assert (await client.ask(block)).status == 401

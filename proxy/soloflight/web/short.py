@@ -106,7 +106,7 @@ class Shortcuts:
         front, (head, body) = self._front, found
         visit = Visit(connection, head.client, front.next_id(), began, head.request)
         if len(body) == head.length:
-            front.attend(visit, front.serve(visit, head.plan, body, block[1]))
+            front.attend(visit, front.serve(visit, head.plan, body, front.recogniser, block[1]))
         elif len(body) < head.length <= min(GATHER_LIMIT, front.max_shared_body) and head.plan.alone is None:
             Gathering(front, visit, head, block[1], body).begin()
         else:
@@ -190,7 +190,7 @@ class Gathering:
             self._end()
             front, visit = self._front, self._visit
             visit.body_s = time.monotonic() - visit.began
-            front.attend(visit, front.serve(visit, self._head.plan, b"".join(self._parts[1:])))
+            front.attend(visit, front.serve(visit, self._head.plan, b"".join(self._parts[1:]), front.recogniser))
 
     def _give_up(self) -> None:
         self._end()
