@@ -225,3 +225,20 @@ async def test_what_was_judged_by_old_rules_is_not_known_under_new_ones(
             house.app.reload(settings_for(upstream, {"server": {"client_keys": ["another"]}}))
         assert (await client.finish()).status == 200
         assert (await client.ask(block)).status == 401
+
+
+async def test_who_sits_before_the_first_byte_needs_no_task(house: House, upstream: ScriptedUpstream) -> None:
+    gate = asyncio.Event()
+    upstream.play(sse(gate, CH, FIN, DONE))
+    block, front = chat(fresh()), front_of(house)
+    async with AsyncExitStack() as stack:
+        clients = await crowd(stack, house, 5)
+        await clients[0].send(block)
+        await upstream.wait_calls(1)
+        for client in clients[1:]:
+            await client.send(block)
+        await eventually(lambda: front.running == 5)
+        assert (house.unparsed, len(front._tasks)) == (4, 0)
+        gate.set()
+        answers = await asyncio.gather(*(client.finish() for client in clients))
+    assert {answer.body for answer in answers} == {WHOLE}

@@ -114,7 +114,8 @@ class Listener:
         cursor = self._cursor
         assert cursor is not None
         self._wait(cursor, push, done)
-        self._ring(done, push)
+        if cursor.behind:
+            self._ring(done, push)
 
     def _wait(self, cursor: Cursor, push: Push | None, done: Done) -> None:
         self._done = done
