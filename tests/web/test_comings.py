@@ -242,3 +242,19 @@ async def test_who_sits_before_the_first_byte_needs_no_task(house: House, upstre
         gate.set()
         answers = await asyncio.gather(*(client.finish() for client in clients))
     assert {answer.body for answer in answers} == {WHOLE}
+
+
+async def test_where_nothing_is_recognised_nobody_waits_for_another(
+    open_house: OpenHouse, upstream: ScriptedUpstream
+) -> None:
+    house = await open_house({"server": {"recognise": False}})
+    upstream.play(json_answer(completion_object("a")))
+    block = chat(fresh())
+    async with AsyncExitStack() as stack:
+        clients = await crowd(stack, house, 3)
+        for client in clients:
+            client.parser = ResponseParser()
+            write(client, block)
+        answers = await asyncio.gather(*(client.finish(within_s=5) for client in clients))
+    assert {answer.status for answer in answers} == {200}
+    assert house.unparsed == 0

@@ -51,7 +51,7 @@ class Shortcuts:
 
     def take(self, data: bytes, connection: Connection) -> bool:
         """Answer a block, or begin to; False: it takes the long way."""
-        if self._front.draining:
+        if self._front.draining or not self._front.recogniser.on:
             return False
         began, block = time.monotonic(), (connection.trusted_peer, data)
         found = self._front.recogniser.find_head(block, peer=connection.peer)
