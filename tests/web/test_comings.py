@@ -258,3 +258,31 @@ async def test_where_nothing_is_recognised_nobody_waits_for_another(
         answers = await asyncio.gather(*(client.finish(within_s=5) for client in clients))
     assert {answer.status for answer in answers} == {200}
     assert house.unparsed == 0
+
+
+@pytest.mark.parametrize("recognise", [True, False])
+@pytest.mark.parametrize("how", ["whole", "left", "broken"])
+async def test_who_was_served_leaves_nothing_for_the_collector(
+    open_house: OpenHouse, upstream: ScriptedUpstream, how: str, recognise: bool
+) -> None:
+    """It walks over what has lived for a while as good as never (web.serve)."""
+    house = await open_house({"server": {"recognise": recognise}})
+    gate = asyncio.Event()
+    upstream.play(sse(CH, gate, *([CLOSE] if how == "broken" else [FIN, DONE]), last=how != "broken"))
+    block, front = chat(fresh()), front_of(house)
+    gc.collect()
+    gc.disable()
+    try:
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(connect(house.port)) for _ in range(5)]
+            for client in clients:
+                await client.send(block)
+                await client.read_events(1)
+            if how != "left":
+                gate.set()
+                await asyncio.gather(*(client.finish() for client in clients))
+        gate.set()
+        await eventually(lambda: front.running == 0 and not front.node.flights.all)
+        await eventually(lambda: not [one for one in gc.get_objects() if isinstance(one, (Listener, Connection))])
+    finally:
+        gc.enable()

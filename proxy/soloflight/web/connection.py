@@ -108,7 +108,7 @@ class Connection(RequestHandler):
         self._head_timer: asyncio.TimerHandle | None = None
         self._count = Count()
         self._gone: Callable[[], None] | None = None
-        self._more: Callable[[bytes], None] = self._hold
+        self._more: Callable[[bytes], None] | None = None
         self._held = b""
         self.peer = ""
         self.trusted_peer = False
@@ -131,7 +131,7 @@ class Connection(RequestHandler):
             return
         if data and self._count.between:  # it begins another request
             if self._gone is not None:
-                self._more(data)
+                (self._more or self._hold)(data)
                 return
             if not self._messages and self._short(data):
                 return
@@ -195,7 +195,7 @@ class Connection(RequestHandler):
         ``more`` takes the rest of it; else what comes is behind it, and waits. ``gone`` None: it is not, so far.
         """
         self._gone = gone
-        self._more = more or self._hold
+        self._more = more
 
     def answered(self) -> None:
         """The answer to a request that aiohttp parsed is out, and the connection stays: what came behind it is next."""
