@@ -286,3 +286,18 @@ async def test_who_was_served_leaves_nothing_for_the_collector(
         await eventually(lambda: not [one for one in gc.get_objects() if isinstance(one, (Listener, Connection))])
     finally:
         gc.enable()
+
+
+async def test_who_expects_an_answer_before_its_body_gets_it_at_once(house: House, upstream: ScriptedUpstream) -> None:
+    upstream.play(json_answer(completion_object("a")))
+    block = chat(fresh(), "Expect: 100-continue")
+    at = block.index(b"\r\n\r\n") + 4
+    loop = asyncio.get_running_loop()
+    for _ in range(2):
+        async with connect(house.port) as client:
+            await client.send(block[:at])
+            async with asyncio.timeout(0.9):  # less than what a body is gathered for
+                interim = await loop.sock_recv(client.sock, 1000)
+            assert interim.startswith(b"HTTP/1.1 100 ")
+            await client.send_more(block[at:])
+            assert (await client.finish()).status == 200

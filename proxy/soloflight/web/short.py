@@ -107,7 +107,11 @@ class Shortcuts:
         visit = Visit(connection, head.client, front.next_id(), began, head.request)
         if len(body) == head.length:
             front.attend(visit, front.serve(visit, head.plan, body, front.recogniser, block[1]))
-        elif len(body) < head.length <= min(GATHER_LIMIT, front.max_shared_body) and head.plan.alone is None:
+        elif (
+            len(body) < head.length <= min(GATHER_LIMIT, front.max_shared_body)
+            and head.plan.alone is None
+            and head.request.get(b"expect") is None  # its client waits for an answer to that
+        ):
             Gathering(front, visit, head, block[1], body).begin()
         else:
             return False
