@@ -301,3 +301,89 @@ async def test_who_expects_an_answer_before_its_body_gets_it_at_once(house: Hous
             assert interim.startswith(b"HTTP/1.1 100 ")
             await client.send_more(block[at:])
             assert (await client.finish()).status == 200
+
+
+# ── all of it at once ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def some_answer(received: Received) -> Script:
+    """An answer that tells what was asked, in one of several forms and paces; which one depends on the request alone."""
+    mark = f"{received.target}|{received.body_sha256}"
+    chance = random.Random(mark)
+
+    def gate() -> asyncio.Event:
+        event = asyncio.Event()
+        asyncio.get_running_loop().call_later(chance.random() * 0.02, event.set)
+        return event
+
+    kind = chance.randrange(4)
+    if kind == 0:
+        return json_answer(completion_object(mark))
+    if kind == 1:
+        return json_answer({"error": mark}, status=429)
+    if kind == 2:
+        return sse(CH, gate(), content(mark), gate(), FIN, DONE)
+    return sse(content(mark), gate(), content("x" * chance.randrange(200_000)), gate(), FIN, DONE)
+
+
+class Asked:
+    """One request as bytes, and what its answer must hold."""
+
+    def __init__(self, block: bytes) -> None:
+        head, _, body = block.partition(b"\r\n\r\n")
+        self.block = block
+        self.head = len(head) + 4
+        self.mark = head.split(b" ")[1] + b"|" + hashlib.sha256(body).hexdigest().encode()
+
+
+async def come_and_go(house: House, chance: random.Random, requests: list[Asked]) -> None:
+    """One connection: requests, some behind each other, some in parts; it may leave at any time."""
+    async with connect(house.port) as client:
+        for _ in range(chance.randrange(1, 4)):
+            wanted = [chance.choice(requests) for _ in range(chance.choice([1, 1, 1, 2, 3]))]
+            cuts, data = {0}, b""
+            for one in wanted:
+                cuts |= {len(data), len(data) + one.head} if chance.random() < 0.5 else set()
+                data += one.block
+            cuts |= {chance.randrange(len(data))} if chance.random() < 0.3 else set()
+            places = [*sorted(cuts), len(data)]
+            for start, end in pairwise(places):
+                await client.send_more(data[start:end])
+                await turns(chance.randrange(5))
+            if chance.random() < 0.15:
+                await turns(chance.randrange(6))
+                if chance.random() < 0.7:
+                    chance.choice([client.reset, client.fin])()
+                return
+            for one in wanted:
+                assert one.mark in await next_answer(client)
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_whoever_comes_and_goes_each_gets_its_own_answer(
+    open_house: OpenHouse, upstream: ScriptedUpstream, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    chance = random.Random(seed)
+    stage = {
+        "name": "default",
+        "on_abandon": chance.choice(["cancel", "finish"]),
+        "abandon_grace": 0.0,
+        "replay": chance.choice(["always", "never"]),
+        "local_retention": chance.choice([0.0, 0.05, 30.0]),
+        "retention": 30.0,
+    }
+    house = await open_house({"stage": [stage]})
+    front = front_of(house)
+    upstream.play(some_answer)
+    bodies = [fresh() for _ in range(4)]
+    requests = [Asked(chat(body, *more)) for body in bodies for more in ((), ("X-V: 1",), ("Cache-Control: no-cache",))]
+    requests += [Asked(request("GET", f"/v1/files?{number}")) for number in range(2)]
+    for wave in range(4):
+        alike = chance.choice([1, 4])  # so many do the same in the same moment
+        await asyncio.gather(
+            *(come_and_go(house, random.Random(f"{seed} {wave} {one // alike}"), requests) for one in range(12))
+        )
+    await eventually(lambda: front.running == 0 and not front.node.flights.all and not len(front._tasks))
+    assert len({event.request_id for event in house.requests}) == len(house.requests)
+    assert (front.shortcuts._coming, front.shortcuts._served) == ({}, [])
+    assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
