@@ -185,6 +185,30 @@ async def test_who_leaves_with_its_whole_answer_was_not_cut(
     assert len(settled) == 1
 
 
+async def test_who_resets_while_it_is_being_reset_leaves_no_error_in_the_log(
+    open_house: OpenHouse, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It took no bytes for too long; its own RST comes while what was written may still leave."""
+    house = await open_house({"server": {"write_timeout": 0.2}})
+    upstream.play(sse(CH, *[content("x" * 60_000)] * 100, FIN, DONE))
+    genuine, resetting = Connection.reset, asyncio.Event()
+
+    async def reset(self: Connection) -> None:
+        resetting.set()
+        await genuine(self)
+
+    monkeypatch.setattr(Connection, "reset", reset)
+    slow = await RawClient.open(house.port, receive_buffer=4096)
+    await slow.send(chat(fresh()))
+    await slow.read_events(1)
+    async with asyncio.timeout(5):
+        await resetting.wait()
+    slow.reset()
+    await eventually(lambda: len(house.requests) == 1 and front_of(house).running == 0)
+    gc.collect()
+    assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+
+
 # ── what is told, and what is known ─────────────────────────────────────────────────────────────────────────────────
 
 

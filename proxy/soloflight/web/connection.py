@@ -301,6 +301,7 @@ class Connection(RequestHandler):
                 raise ClientGone
             before = outstanding(transport)
             if not await self._writable(write_timeout_s) and outstanding(transport) >= before:
+                self._drain_waiter = None  # nobody waits for it any more, nor hears what becomes of it
                 await self.reset()
                 raise ClientGone
         if self.transport is None:
