@@ -44,6 +44,11 @@ class Cursor:
         ended = self._log.ended
         return ended is not None and ended.fault is not None
 
+    @property
+    def behind(self) -> bool:
+        """Whether there are frames not read yet."""
+        return self.position < self._log.frames
+
     def take(self) -> list[Frame]:
         """All frames not read yet (may be empty). Raises FellBehind."""
         return self._log._take(self)

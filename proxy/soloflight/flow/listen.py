@@ -114,7 +114,8 @@ class Listener:
         cursor = self._cursor
         assert cursor is not None
         self._wait(cursor, push, done)
-        self._ring(done, push)
+        if cursor.behind:
+            self._ring(done, push)
 
     def _wait(self, cursor: Cursor, push: Push | None, done: Done) -> None:
         self._done = done
@@ -187,6 +188,7 @@ class Listener:
     def close(self) -> None:
         """The client has all it wanted, or has gone; idempotent."""
         flight, self._flight = self._flight, None
+        self._done, self._waker = None, _nothing  # both lead back here: only the collector would find it
         if flight is not None and self._cursor is not None:
             if flight.usage is None:
                 usage_of(flight)  # while its log is still here

@@ -1,6 +1,6 @@
 """Where requests end in a connection's bytes, and how the current one began. No IO.
 
-Only for requests that the parser has accepted: it has refused what could be read in two ways.
+What is read here is what the parser reads, too, where it accepts the request: it refuses what could be read in two ways.
 """
 
 from __future__ import annotations
@@ -62,6 +62,13 @@ class Count:
         begun, of = self._begun, self._message
         self._begun = self._message = None
         return begun if of is message else None
+
+
+def is_whole(data: bytes) -> bool:
+    """Whether ``data`` is exactly one request."""
+    end = data.find(b"\r\n\r\n")
+    length = declared_length(data, end) if end >= 0 else None
+    return length is not None and end + 4 + length == len(data)
 
 
 def declared_length(data: bytes, end: int) -> int | None:

@@ -108,7 +108,7 @@ class Connection(RequestHandler):
         self._head_timer: asyncio.TimerHandle | None = None
         self._count = Count()
         self._gone: Callable[[], None] | None = None
-        self._more: Callable[[bytes], None] = self._hold
+        self._more: Callable[[bytes], None] | None = None
         self._held = b""
         self.peer = ""
         self.trusted_peer = False
@@ -131,7 +131,7 @@ class Connection(RequestHandler):
             return
         if data and self._count.between:  # it begins another request
             if self._gone is not None:
-                self._more(data)
+                (self._more or self._hold)(data)
                 return
             if not self._messages and self._short(data):
                 return
@@ -174,6 +174,8 @@ class Connection(RequestHandler):
         short_way, transport = self._door.short_way, self.transport
         if short_way is None or transport is None or self._close or self._force_close or self._paused:
             return False
+        if transport.is_closing():  # its client has left; aiohttp is told of it next
+            return False
         if not short_way(data, self):
             return False
         if self._head_timer is not None:
@@ -193,12 +195,16 @@ class Connection(RequestHandler):
         ``more`` takes the rest of it; else what comes is behind it, and waits. ``gone`` None: it is not, so far.
         """
         self._gone = gone
-        self._more = more or self._hold
+        self._more = more
 
     def answered(self) -> None:
         """The answer to a request that aiohttp parsed is out, and the connection stays: what came behind it is next."""
         self._gone = None
-        if self._held and self.transport is not None:
+        self.go_on()
+
+    def go_on(self) -> None:
+        """What came behind a request is next, unless that is still being answered."""
+        if self._gone is None and self._held and self.transport is not None:
             held, self._held = self._held, b""
             self._resume_transport_reading()
             self.data_received(held)
@@ -295,6 +301,7 @@ class Connection(RequestHandler):
                 raise ClientGone
             before = outstanding(transport)
             if not await self._writable(write_timeout_s) and outstanding(transport) >= before:
+                self._drain_waiter = None  # nobody waits for it any more, nor hears what becomes of it
                 await self.reset()
                 raise ClientGone
         if self.transport is None:

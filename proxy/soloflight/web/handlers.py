@@ -200,10 +200,10 @@ class Front:
         """Plan by the head, and read the body if it may be shared."""
         visit.request = request = read_request(raw)
         body = BodyReader(raw, self._limits.max_body, self._limits.body_timeout_s)
-        plan = self.admission.plan(request)
+        recogniser, plan = self.recogniser, self.admission.plan(request)
         whole, begun = body.ready(), visit.connection.begun(raw)
         if begun is not None:
-            self.recogniser.learn_head(begun.head, SeenHead(request, plan, visit.client, begun.length))
+            recogniser.learn_head(begun.head, SeenHead(request, plan, visit.client, begun.length))
         if whole is None:
             if plan.alone is not None:
                 return await self._alone(visit, plan, plan.alone, body)
@@ -212,10 +212,15 @@ class Front:
             visit.body_s = time.monotonic() - waiting_since
             if whole is None:
                 return await self._alone(visit, plan, self.admission.too_large(plan), body)
-        return await self.serve(visit, plan, whole, begun.block if begun is not None else b"")
+        return await self.serve(visit, plan, whole, recogniser, begun.block if begun is not None else b"")
 
-    async def serve(self, visit: Visit, plan: Plan, body: bytes, block: bytes = b"") -> Delivery:
-        """Admit a request that is here whole; ``block`` is its bytes, where they came in one piece."""
+    async def serve(
+        self, visit: Visit, plan: Plan, body: bytes, recogniser: Recogniser, block: bytes = b""
+    ) -> Delivery:
+        """Admit a request that is here whole; ``block`` is its bytes, where they came in one piece.
+
+        ``recogniser`` is the one of the rules that made ``plan``: there may be others by now.
+        """
         if plan.alone is not None:
             return await self._alone(visit, plan, plan.alone, body)
         limit = self._limits.max_shared_body
@@ -230,7 +235,7 @@ class Front:
         visit.stage, visit.model = verdict.stage.name, verdict.facts.model
         client, connection = visit.client, visit.connection
         if block and client.http11 and client.keep_alive and client.method != "HEAD":
-            self.recogniser.learn((connection.trusted_peer, block), Seen(verdict, plan, client))
+            recogniser.learn((connection.trusted_peer, block), Seen(verdict, plan, client))
         return await self.follow(visit, plan, verdict, self.responder(visit, verdict))
 
     def responder(self, visit: Visit, call: Call) -> Responder:

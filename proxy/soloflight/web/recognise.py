@@ -57,7 +57,7 @@ class Recogniser:
 
     def __init__(self, replays: Replays, *, on: bool = True) -> None:
         self._replays = replays
-        self._on = on
+        self.on = on
         self._calls: OrderedDict[Block, Seen] = OrderedDict()
         self._heads: Memo[tuple[str, bool, bytes], SeenHead] = Memo(HEADS)
         self._size = 0
@@ -67,7 +67,7 @@ class Recogniser:
 
     def learn(self, block: Block, seen: Seen) -> None:
         """``block`` was admitted; its client speaks HTTP/1.1 and keeps its connection."""
-        if not self._on or seen.call.fresh_s == NONE_FRESH or block in self._calls:
+        if not self.on or seen.call.fresh_s == NONE_FRESH or block in self._calls:
             return
         self._calls[block] = seen
         self._size += _cost(block[1])
@@ -77,7 +77,7 @@ class Recogniser:
 
     def learn_head(self, head: bytes, seen: SeenHead) -> None:
         """This was made of ``head``."""
-        if self._on and len(head) <= MEMO_HEAD:
+        if self.on and len(head) <= MEMO_HEAD:
             self._heads.put((seen.request.peer, seen.request.trusted, head), seen)
 
     def find(self, block: Block) -> Seen | None:

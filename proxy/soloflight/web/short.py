@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 from soloflight.core.frames import Frame
 from soloflight.core.trace import trace_of
 from soloflight.flow.listen import Listener
-from soloflight.web.begun import BLOCK_LIMIT
+from soloflight.web.begun import BLOCK_LIMIT, is_whole
 from soloflight.web.connection import Connection, nobody
 from soloflight.web.recognise import Block, Seen, SeenHead
 from soloflight.web.respond import Responder
@@ -51,7 +51,7 @@ class Shortcuts:
 
     def take(self, data: bytes, connection: Connection) -> bool:
         """Answer a block, or begin to; False: it takes the long way."""
-        if self._front.draining:
+        if self._front.draining or not self._front.recogniser.on:
             return False
         began, block = time.monotonic(), (connection.trusted_peer, data)
         found = self._front.recogniser.find_head(block, peer=connection.peer)
@@ -66,8 +66,9 @@ class Shortcuts:
             waiting.append((connection, began))
             connection.occupy(nobody)
             return True
-        self._coming[block] = []
-        asyncio.get_running_loop().call_soon(self._turn, block, TURNS)
+        if is_whole(data):  # who waits has nothing to come but what is behind it
+            self._coming[block] = []
+            asyncio.get_running_loop().call_soon(self._turn, block, TURNS)
         return self._known_head(found, block, connection, began)
 
     def _turn(self, block: Block, left: int) -> None:
@@ -80,14 +81,14 @@ class Shortcuts:
     def _serve(self, block: Block, waiting: list[tuple[Connection, float]]) -> None:
         """In slices: the upstream call that they wait for is not made before the loop turns."""
         for connection, began in waiting[:SLICE]:
-            if connection.transport is None:
+            if connection.transport is None or connection.transport.is_closing():
                 continue
             connection.occupy(None)
-            if self._known(block, connection, began):
-                continue
-            found = self._front.recogniser.find_head(block, peer=connection.peer)
-            if not self._known_head(found, block, connection, began):
-                connection.take_long(block[1])
+            if not self._known(block, connection, began):
+                found = self._front.recogniser.find_head(block, peer=connection.peer)
+                if not self._known_head(found, block, connection, began):
+                    connection.take_long(block[1])
+            connection.go_on()
         if len(waiting) > SLICE:
             asyncio.get_running_loop().call_soon(self._serve, block, waiting[SLICE:])
 
@@ -105,8 +106,12 @@ class Shortcuts:
         front, (head, body) = self._front, found
         visit = Visit(connection, head.client, front.next_id(), began, head.request)
         if len(body) == head.length:
-            front.attend(visit, front.serve(visit, head.plan, body, block[1]))
-        elif len(body) < head.length <= min(GATHER_LIMIT, front.max_shared_body) and head.plan.alone is None:
+            front.attend(visit, front.serve(visit, head.plan, body, front.recogniser, block[1]))
+        elif (
+            len(body) < head.length <= min(GATHER_LIMIT, front.max_shared_body)
+            and head.plan.alone is None
+            and head.request.get(b"expect") is None  # its client waits for an answer to that
+        ):
             Gathering(front, visit, head, block[1], body).begin()
         else:
             return False
@@ -189,7 +194,7 @@ class Gathering:
             self._end()
             front, visit = self._front, self._visit
             visit.body_s = time.monotonic() - visit.began
-            front.attend(visit, front.serve(visit, self._head.plan, b"".join(self._parts[1:])))
+            front.attend(visit, front.serve(visit, self._head.plan, b"".join(self._parts[1:]), front.recogniser))
 
     def _give_up(self) -> None:
         self._end()
@@ -265,7 +270,9 @@ class Seat:
         visit.connection.vacate(keep_alive=delivery.keep_alive and not self._front.draining)
 
     def _gone(self) -> None:
-        self._visit.over = 0.0
+        if self._visit.over:  # not before it had all
+            self.leave()
+            return
         self._listener.close()
         self._front.leave(self._visit, self._visit.gone())
 

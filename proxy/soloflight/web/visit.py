@@ -82,7 +82,7 @@ class Visit:
             upstream_id=delivery.upstream_id,
             method=self.client.method,
             path="" if request is None else request.path,
-            peer="" if request is None else request.peer,
+            peer="" if request is None else self.connection.peer,
             model=self.model,
             lag_s=lag_s,
             attempt=0 if listener is None else listener.number,
