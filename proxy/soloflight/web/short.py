@@ -54,13 +54,12 @@ class Shortcuts:
         if self._front.draining or not self._front.recogniser.on:
             return False
         began, block = time.monotonic(), (connection.trusted_peer, data)
-        found = self._front.recogniser.find_head(block, peer=connection.peer)
-        if len(data) > BLOCK_LIMIT or (found is not None and found[0].plan.alone is not None):
-            return self._known_head(
-                found, block, connection, began
-            )  # it is shared by nobody, or too large to look at twice
-        if self._known(block, connection, began):
+        small = len(data) <= BLOCK_LIMIT
+        if small and self._known(block, connection, began):
             return True
+        found = self._front.recogniser.find_head(block, peer=connection.peer)
+        if not small or (found is not None and found[0].plan.alone is not None):  # nobody shares it
+            return self._known_head(found, block, connection, began)
         waiting = self._coming.get(block)
         if waiting is not None:
             waiting.append((connection, began))
