@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import json
 import logging
@@ -14,6 +15,7 @@ from harness.client import RawClient, chat, connect, fresh, request
 from harness.process import eventually
 from harness.wire import Response, ResponseParser
 from nodes.house import House, OpenHouse
+from soloflight.flow.exchange import Exchange
 from soloflight.flow.listen import Listener
 from soloflight.ports import RequestEnded, Role
 from soloflight.testing.chat import CH, DONE, FIN, content
@@ -551,3 +553,65 @@ async def test_who_leaves_a_crowd_before_its_verdict_is_not_served(house: House,
     assert upstream.calls == 1
     for client in clients:
         client.close()
+
+
+async def test_a_seat_that_makes_a_call_of_its_own_tells_of_its_own_client(
+    open_house: OpenHouse, upstream: ScriptedUpstream
+) -> None:
+    """The same bytes from two addresses: whoever has to call, the upstream hears of that one's."""
+    house = await open_house({"upstream": {"forwarded": "x-forwarded"}, "server": {"trusted_proxies": []}})
+    block = chat(fresh())
+    owner, gate = await streaming(house, upstream, block)
+    await upstream.wait_calls(1)
+    front = house.app.front
+    assert front is not None
+    late = await RawClient.open(house.port)
+    door = house.app._door
+    assert door is not None
+    await eventually(lambda: len(door.connections) == 2)
+    (newest,) = [one for one in door.connections if isinstance(one, Connection) and not front_has(front, one)]
+    newest.peer = "192.0.2.9"
+    await late.send(block)
+    await eventually(lambda: house.unparsed == 1)
+    (flight,) = list(house.app.node.flights.all)  # type: ignore[union-attr]
+    flight.send_away("busy")
+    await upstream.wait_calls(3)
+    gate.set()
+    answers = await asyncio.gather(*(client.finish() for client in (owner, late)))
+    assert [answer.status for answer in answers] == [200, 200]
+    told_of = sorted(received.field(b"x-forwarded-for").decode() for received in upstream.requests[1:])
+    assert told_of == ["127.0.0.1", "192.0.2.9"]
+    for client in (owner, late):
+        client.close()
+
+
+def front_has(front: Any, connection: Connection) -> bool:
+    return any(visit.connection is connection for visit in front.visits)
+
+
+async def test_a_head_that_begins_behind_a_request_under_way_has_its_bound(
+    open_house: OpenHouse, upstream: ScriptedUpstream
+) -> None:
+    house = await open_house({"server": {"header_timeout": 0.3}})
+    gate = asyncio.Event()
+    upstream.play([gate, json_answer({"first": 1})])
+    async with connect(house.port) as client:
+        await client.send(request("GET", "/v1/files"))
+        await upstream.wait_calls(1)
+        await client.send_more(b"GET /v1/fi")
+        gate.set()
+        assert told(await client.finish()) == {"first": 1}
+        assert await client.ended(within_s=5) == "fin"
+
+
+async def test_a_call_that_broke_leaves_no_cycle(house: House, upstream: ScriptedUpstream) -> None:
+    upstream.play(sse(CH, CLOSE, last=False))
+    gc.collect()
+    gc.disable()
+    try:
+        for target in ("/v1/chat/completions", "/v1/files"):
+            async with connect(house.port) as client:
+                assert (await client.ask(chat(fresh(), target=target))).ended == "rst"
+        await eventually(lambda: not [one for one in gc.get_objects() if isinstance(one, Exchange)])
+    finally:
+        gc.enable()

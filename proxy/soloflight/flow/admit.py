@@ -246,6 +246,12 @@ class Admission:
             session=terms.session,
         )
 
+    def from_peer(self, call: Call, peer: str) -> tuple[Plan, Call]:
+        """``call`` as another peer's: what the upstream is told of its client is that peer's. Raises as ``plan`` does."""
+        plan, target = self.plan(replace(call.request, peer=peer)), self._targets[call.stage.upstream]
+        out = outgoing(plan.request, target.forwarding, length=len(call.body), identity=True, withhold=plan.withhold)
+        return plan, replace(call, request=plan.request, out=out)
+
     def _terms_of(self, plan: Plan, stage: Stage, kind: Kind) -> Terms:
         """Remembered with the plan: the next body under the same head finds them ready."""
         terms = self._terms.get((plan, stage.name, kind))

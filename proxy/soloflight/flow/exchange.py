@@ -146,15 +146,14 @@ class Exchange:
                 message, payload = await self.link.read()
                 if not 100 <= message.code <= 199 or message.code == 101:
                     break
-        except HttpProcessingError:
-            raise UpstreamError(Code.UPSTREAM_INVALID, "the upstream's answer is not valid HTTP") from None
-        except ServerDisconnectedError:
-            raise UpstreamError(
-                Code.UPSTREAM_UNREACHABLE, "the upstream closed the connection without an answer"
-            ) from None
+        except HttpProcessingError as error:
+            raise _broken(error, Code.UPSTREAM_INVALID, "the upstream's answer is not valid HTTP") from None
+        except ServerDisconnectedError as error:
+            text = "the upstream closed the connection without an answer"
+            raise _broken(error, Code.UPSTREAM_UNREACHABLE, text) from None
         except (ClientError, OSError) as error:
             text = f"the connection to the upstream broke ({type(error).__name__})"
-            raise UpstreamError(Code.UPSTREAM_UNREACHABLE, text) from None
+            raise _broken(error, Code.UPSTREAM_UNREACHABLE, text) from None
         self.message, self._payload = message, payload
         self.upgraded = message.code == 101
         if self.upgraded and self._out.upgrade is None:
@@ -173,12 +172,12 @@ class Exchange:
         assert self._payload is not None
         try:
             return await self._payload.readany()
-        except HttpProcessingError:
-            raise UpstreamError(Code.UPSTREAM_INVALID, "the upstream's answer is not valid HTTP") from None
-        except ClientPayloadError:
-            raise UpstreamError(Code.UPSTREAM_TRUNCATED, "the upstream's answer broke off") from None
-        except (ClientError, OSError):
-            raise UpstreamError(Code.UPSTREAM_TRUNCATED, "the connection to the upstream broke") from None
+        except HttpProcessingError as error:
+            raise _broken(error, Code.UPSTREAM_INVALID, "the upstream's answer is not valid HTTP") from None
+        except ClientPayloadError as error:
+            raise _broken(error, Code.UPSTREAM_TRUNCATED, "the upstream's answer broke off") from None
+        except (ClientError, OSError) as error:
+            raise _broken(error, Code.UPSTREAM_TRUNCATED, "the connection to the upstream broke") from None
 
     def release(self) -> None:
         """Give the connection back for another request, if the answer and the request body are through; else close it."""
@@ -199,6 +198,15 @@ class Exchange:
         if self._connection is not None:
             self._home.drop(self._connection)
             self._connection = None
+
+
+def _broken(error: BaseException, code: Code, message: str) -> UpstreamError:
+    """``error`` as the rest of the proxy knows it.
+
+    aiohttp keeps ``error`` where it was raised; with its traceback, which leads back here, only the collector would free all that.
+    """
+    error.__traceback__ = None
+    return UpstreamError(code, message)
 
 
 def _head(message: RawResponseMessage, *, bodyless: bool) -> Head:

@@ -148,7 +148,7 @@ class Connection(RequestHandler):
         self._count.add(data, self._messages[-1][0] if self._messages else None, begins=begins)
         if self._messages and self._gone is None:
             self._gone = nobody  # aiohttp's own loop looks after its handler
-        if self._current_request is None and not self._messages:
+        if self._gone is None and not self._messages:
             self._await_head()
         elif self._head_timer is not None:
             self._head_timer.cancel()

@@ -13,13 +13,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
+from soloflight.core.errors import SoloflightError
 from soloflight.core.frames import Frame
 from soloflight.core.trace import trace_of
 from soloflight.flow.listen import Listener
 from soloflight.web.begun import BLOCK_LIMIT, is_whole
 from soloflight.web.connection import Connection, nobody
 from soloflight.web.recognise import Block, Seen, SeenHead
-from soloflight.web.respond import Responder
+from soloflight.web.respond import Delivery, Responder
 from soloflight.web.visit import Visit, replayed
 
 if TYPE_CHECKING:
@@ -247,7 +248,7 @@ class Seat:
 
     def _woken(self, frames: list[Frame] | None, error: Exception | None) -> None:
         """Nothing is left (an empty list), or somebody with a task must go on."""
-        front, visit, responder = self._front, self._visit, self._responder
+        front, visit = self._front, self._visit
         if error is None and frames is not None and not frames:
             visit.over = time.monotonic()
             self._over(self)
@@ -255,9 +256,18 @@ class Seat:
             self._listener.close()
             front.attend(visit, _raise(error))
         else:
-            front.attend(
-                visit, front.follow(visit, self._seen.plan, self._seen.call, responder, self._listener, frames)
-            )
+            front.attend(visit, self._go_on(frames))
+
+    async def _go_on(self, frames: list[Frame] | None) -> Delivery:
+        """As any follower. It may have to make a call of its own, which is its own client's."""
+        front, visit, plan, call = self._front, self._visit, self._seen.plan, self._seen.call
+        if not self._listener.committed and call.request.peer != visit.connection.peer:
+            try:
+                plan, call = front.admission.from_peer(call, visit.connection.peer)
+            except SoloflightError:
+                self._listener.close()
+                raise
+        return await front.follow(visit, plan, call, self._responder, self._listener, frames)
 
     def leave(self) -> None:
         """The answer is out: tell of it, and let the connection go on."""
