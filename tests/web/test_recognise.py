@@ -38,6 +38,7 @@ from soloflight.testing.script import CLOSE, Script, chunked, head, raw, sse
 from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
 from soloflight.web import connection
+from soloflight.web.begun import BLOCK_LIMIT
 from soloflight.web.connection import known_inside
 from soloflight.web.recognise import Recogniser, Seen
 from soloflight.web.wire import Client
@@ -659,6 +660,9 @@ def test_it_knows_only_what_it_learned_and_may_tell() -> None:
         assert recogniser.replay(found(recogniser, block).call) is None
     for block, trusted in ((b"a", False), (b"b", True), (b"refresh", True)):
         assert recogniser.find((trusted, block)) is None
+    long = (True, b"x" * (BLOCK_LIMIT + 1))
+    recogniser.learn(long, seen_as(shelf.call()))
+    assert recogniser.find(long) is None
     off = Recogniser(shelf.replays, on=False)
     off.learn((True, b"a"), seen_as(shelf.call()))
     assert off.find((True, b"a")) is None

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from harness.client import RawClient, chat, connect, fresh, request
+from harness.client import RawClient, chat, connect, fresh, request, settle
 from harness.process import eventually
 from harness.wire import Response, ResponseParser
 from nodes.house import House, OpenHouse
@@ -556,7 +556,7 @@ async def test_who_leaves_a_crowd_before_its_verdict_is_not_served(house: House,
         client.close()
 
 
-async def test_a_seat_that_makes_a_call_of_its_own_tells_of_its_own_client(
+async def test_who_comes_from_another_address_tells_the_upstream_of_its_own(
     open_house: OpenHouse, upstream: ScriptedUpstream
 ) -> None:
     """The same bytes from two addresses: whoever has to call, the upstream hears of that one's."""
@@ -573,7 +573,9 @@ async def test_a_seat_that_makes_a_call_of_its_own_tells_of_its_own_client(
     (newest,) = [one for one in door.connections if isinstance(one, Connection) and not front_has(front, one)]
     newest.peer = "192.0.2.9"
     await late.send(block)
-    await eventually(lambda: house.unparsed == 1)
+    await eventually(lambda: front.running == 2)
+    await settle(house.port)
+    assert house.unparsed == 0, "not a seat: it has another address"
     (flight,) = list(house.app.node.flights.all)  # type: ignore[union-attr]
     flight.send_away("busy")
     await upstream.wait_calls(3)
@@ -627,3 +629,63 @@ async def test_a_call_that_broke_leaves_no_cycle(
         await eventually(lambda: not [one for one in made if one() is not None])
     finally:
         gc.enable()
+
+
+async def test_a_fault_in_serving_one_of_a_crowd_harms_nobody_else(
+    house: House, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    upstream.play(sse(CH, FIN, DONE))
+    clients = await crowd(house, 70)
+    front = house.app.front
+    assert front is not None
+    genuine, served = front.shortcuts._serve_one, []
+
+    def fails_once(block: Any, connection: Connection, began: float) -> None:
+        served.append(connection)
+        if len(served) == 1:
+            raise RuntimeError("a bug")
+        genuine(block, connection, began)
+
+    monkeypatch.setattr(front.shortcuts, "_serve_one", fails_once)
+    all_at_once(clients, chat(fresh()))
+    answers = await asyncio.gather(*(client.finish() for client in clients))
+    assert sorted(answer.ended or "" for answer in answers) == ["complete"] * 69 + ["rst"]
+    assert [made.getMessage() for made in caplog.records if made.exc_info] == [
+        "a request could not be answered: RuntimeError"
+    ]
+    for client in clients:
+        client.close()
+
+
+async def test_a_crowd_that_a_drain_meets_is_told_to_close(
+    house: House, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream.play(sse(CH, FIN, DONE))
+    clients = await crowd(house, 3)
+    front = house.app.front
+    assert front is not None
+    genuine = front.shortcuts._turn
+
+    def drains(block: Any, left: int) -> None:
+        house.app.state.draining = True
+        genuine(block, left)
+
+    monkeypatch.setattr(front.shortcuts, "_turn", drains)
+    all_at_once(clients, chat(fresh()))
+    answers = await asyncio.gather(*(client.finish() for client in clients))
+    assert {(answer.status, answer.get("Connection")) for answer in answers} == {(200, "close")}
+    for client in clients:
+        client.close()
+
+
+@pytest.mark.parametrize("digits", [19, 5000])
+async def test_a_length_of_very_many_digits_is_refused_as_any_bad_length(
+    house: House, upstream: ScriptedUpstream, digits: int
+) -> None:
+    upstream.play(echo)
+    for _ in range(2):
+        async with connect(house.port) as client:
+            await client.send(request("POST", "/v1/files", "Content-Length: " + "9" * digits))
+            answer = await client.finish()
+            assert answer.status in (400, 413)
+            assert json.loads(answer.body)["error"]["type"] == "soloflight_error"

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import re
 
-from soloflight.core.fields import HOP_BY_HOP
+from soloflight.core.fields import BODYLESS, HOP_BY_HOP
 from soloflight.core.frames import Field, Head
 
 HEAD_LIMIT = 16 * 1024
 MAX_FIELDS = 100
 # RFC 9110 sections 5.1 and 5.5, RFC 9112 section 4: tokens, visible bytes, blanks; no folding, no control bytes.
+_DECISIVE = frozenset({b"transfer-encoding", b"upgrade"})
 _STATUS = re.compile(rb"HTTP/1\.1 ([2-5][0-9]{2}) ([\t -~]*)")
 _FIELDS = re.compile(rb"(?:\r\n[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*)*")
-_NO_BODY = (204, 205, 304)
+_NO_BODY = BODYLESS | {205}  # RFC 9110 section 15.3.6: parsers differ on what a Content-Length means there
 
 
 def read_plain(data: bytes) -> tuple[Head, bytes] | None:
@@ -39,9 +40,7 @@ def read_plain(data: bytes) -> tuple[Head, bytes] | None:
                 return None
             length = int(value)
         elif lower in HOP_BY_HOP:
-            if lower == b"transfer-encoding" or (lower == b"connection" and value.lower() != b"keep-alive"):
-                return None
-            if lower == b"upgrade":
+            if lower in _DECISIVE or (lower == b"connection" and value.lower() != b"keep-alive"):
                 return None
             continue
         fields.append((name, value))

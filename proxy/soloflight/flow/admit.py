@@ -62,12 +62,22 @@ class Alone:
     session: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a head means in one stage, for bodies of one kind: all of a call that its body does not change. ``rules`` made it."""
+
+    rules: Admission
+    keys: KeyMaker
+    session: str
+    out: Outgoing
+
+
 @dataclass(eq=False, frozen=True, slots=True)
 class Plan:
     """What the head alone decides. ``alone`` is set where the body can not change that; else it must be read next.
 
     ``withhold`` names the fields (lower case) that carried the proxy's own client key; ``upgrade`` is the protocol that a
-    websocket handshake asks for; ``coded`` says that the body has a content coding.
+    websocket handshake asks for; ``coded`` says that the body has a content coding; ``remembered``: the same head finds it again.
     """
 
     request: Request
@@ -76,7 +86,9 @@ class Plan:
     alone: Alone | None = None
     upgrade: bytes | None = None
     coded: bool = False
+    remembered: bool = False
     _outs: dict[tuple[str, int | None], Outgoing] = field(default_factory=dict)
+    _terms: dict[tuple[str, Kind], Terms] = field(default_factory=dict)
 
     def out(self, alone: Alone, length: int | None) -> Outgoing:
         """The upstream request for a call of its own; ``length`` of the body, None if not known. The last few are remembered."""
@@ -89,15 +101,6 @@ class Plan:
                 self.request, alone.target.forwarding, length=length, upgrade=self.upgrade, withhold=self.withhold
             )
         return out
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What a head means in one stage, for bodies of one kind: all of a call that its body does not change."""
-
-    keys: KeyMaker
-    session: str
-    out: Outgoing
 
 
 class Admission:
@@ -119,7 +122,6 @@ class Admission:
         self._decoding = asyncio.Lock()
         self._bodies = BodyMemo()
         self._plans: Memo[Request, Plan] = Memo(PLANS)
-        self._terms: Memo[tuple[Plan, str, Kind], Terms] = Memo(PLANS)
         self._verdicts: Memo[tuple[Plan, bytes], Call | Alone] = Memo(VERDICTS)
         self._fingerprinters: dict[str, Fingerprinter] = {s.name: plugins.fingerprinter(s) for s in stages}
         self._rules: dict[str, AnswerRules] = {s.name: plugins.answer_rules(s) for s in stages}
@@ -132,7 +134,7 @@ class Admission:
         plan = self._plans.get(request)
         if plan is None:
             plan = self._plan(request)
-            if sum(len(name) + len(value) for name, value in request.fields) <= MEMO_HEAD:
+            if plan.remembered:
                 self._plans.put(request, plan)
         return plan
 
@@ -145,7 +147,9 @@ class Admission:
         if upgrade is not None or not self._candidate(request, chosen):
             reason = "upgrade" if upgrade else "route" if request.method in ("GET", "POST") else "method"
             alone = self._alone(request, control, chosen or self._choose(request, None), reason)
-        return Plan(request, control, withhold, alone, upgrade, request.get(b"content-encoding") is not None)
+        coded = request.get(b"content-encoding") is not None
+        small = sum(len(name) + len(value) for name, value in request.fields) <= MEMO_HEAD
+        return Plan(request, control, withhold, alone, upgrade, coded, small)
 
     def sent_away(self, call: Call, reason: str) -> Alone:
         """The verdict for a call that could have shared, and can not. Raises ``not_cached`` where it may cause no call."""
@@ -172,7 +176,7 @@ class Admission:
 
     def decide(self, plan: Plan, body: bytes) -> Call | Alone:
         """Judge the whole request, whose body is not ``coded``."""
-        if len(body) > MEMO_BODY:
+        if len(body) > MEMO_BODY or not plan.remembered:
             return self._decide(plan, body, body)
         key = (plan, sha256(body).digest())
         verdict = self._verdicts.get(key)
@@ -186,7 +190,7 @@ class Admission:
 
         One at a time and piece by piece: a crowd of bombs holds ``limit`` decoded bytes once, and holds nobody else up.
         """
-        key = (plan, sha256(body).digest()) if len(body) <= MEMO_BODY else None
+        key = (plan, sha256(body).digest()) if len(body) <= MEMO_BODY and plan.remembered else None
         verdict = self._verdicts.get(key) if key is not None else None
         if verdict is None:
             async with self._decoding:
@@ -246,21 +250,14 @@ class Admission:
             session=terms.session,
         )
 
-    def from_peer(self, call: Call, peer: str) -> tuple[Plan, Call]:
-        """``call`` as another peer's: what the upstream is told of its client is that peer's. Raises as ``plan`` does."""
-        plan, target = self.plan(replace(call.request, peer=peer)), self._targets[call.stage.upstream]
-        out = outgoing(plan.request, target.forwarding, length=len(call.body), identity=True, withhold=plan.withhold)
-        return plan, replace(call, request=plan.request, out=out)
-
     def _terms_of(self, plan: Plan, stage: Stage, kind: Kind) -> Terms:
         """Remembered with the plan: the next body under the same head finds them ready."""
-        terms = self._terms.get((plan, stage.name, kind))
-        if terms is None:
+        terms = plan._terms.get((stage.name, kind))
+        if terms is None or terms.rules is not self:
             request, target = plan.request, self._targets[stage.upstream]
+            asked = replace(request, fields=tuple(end_to_end(request.fields)))  # what stops here is no part of it
             keys = KeyMaker(
-                replace(
-                    request, fields=tuple(end_to_end(request.fields))
-                ),  # what stops here is no part of what is asked
+                asked,
                 stage=stage.name,
                 scope=request_scope(request, stage.scope, self._scope_key),
                 upstream=target.identity,
@@ -268,8 +265,10 @@ class Admission:
                 key_headers=stage.key_headers,
             )
             out = outgoing(request, target.forwarding, length=0, identity=True, withhold=plan.withhold)
-            terms = Terms(keys, self._session(request, plan.control, stage), out)
-            self._terms.put((plan, stage.name, kind), terms)
+            terms = Terms(self, keys, self._session(request, plan.control, stage), out)
+            if len(plan._terms) >= OUTS:
+                plan._terms.clear()
+            plan._terms[stage.name, kind] = terms
         return terms
 
     def _candidate(self, request: Request, chosen: Stage | None) -> bool:

@@ -165,7 +165,10 @@ class Exchange:
         return self._rest is None and (self._payload is None or self._payload.at_eof())
 
     async def read(self) -> bytes:
-        """The next body bytes, b"" at the proven end. Raises UpstreamError if the body broke off."""
+        """The next body bytes, b"" at the proven end; not to be called once it has ``ended``.
+
+        Raises UpstreamError if the body broke off.
+        """
         if self._rest is not None:
             data, self._rest = self._rest, None
             return data

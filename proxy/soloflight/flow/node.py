@@ -103,7 +103,10 @@ class Node:
                 return self._join(flight, call)
 
     def seat(self, call: Call) -> Listener | None:
-        """A seat at a flight that runs here, where that needs no waiting and no thought; None: ``listen`` decides."""
+        """A seat at a flight that runs here and accepts no older answer than ``call`` does, where that needs no waiting.
+
+        None: ``listen`` decides.
+        """
         flight = self.flights.get(call.key) if call.share else None
         if (
             flight is None

@@ -1,6 +1,6 @@
 """Where requests end in a connection's bytes, and how the current one began. No IO.
 
-What is read here is what the parser reads, too, where it accepts the request: it refuses what could be read in two ways.
+What is read here the parser reads alike, where it accepts the request at all; what could be read in two ways it refuses.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 BLOCK_LIMIT = 64 * 1024
 """Longest request that is recognised when it comes again (web.recognise)."""
+MAX_DIGITS = 18
+"""Of a length; Python's ``int`` raises for thousands of them."""
 
 
 class Begun(NamedTuple):
@@ -80,4 +82,4 @@ def declared_length(data: bytes, end: int) -> int | None:
     if at < 0:
         return 0
     value = head[at + 17 :].split(b"\r\n", 1)[0].strip()
-    return int(value) if value.isdigit() else None
+    return int(value) if value.isdigit() and len(value) <= MAX_DIGITS else None

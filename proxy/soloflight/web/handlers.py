@@ -212,14 +212,16 @@ class Front:
             visit.body_s = time.monotonic() - waiting_since
             if whole is None:
                 return await self._alone(visit, plan, self.admission.too_large(plan), body)
-        return await self.serve(visit, plan, whole, recogniser, begun.block if begun is not None else b"")
+        block = begun.block if begun is not None else b""
+        learn = partial(recogniser.learn, (visit.connection.trusted_peer, block)) if block else None
+        return await self.serve(visit, plan, whole, learn)
 
     async def serve(
-        self, visit: Visit, plan: Plan, body: bytes, recogniser: Recogniser, block: bytes = b""
+        self, visit: Visit, plan: Plan, body: bytes, learn: Callable[[Seen], None] | None = None
     ) -> Delivery:
-        """Admit a request that is here whole; ``block`` is its bytes, where they came in one piece.
+        """Admit a request that is here whole; ``learn`` is told what was made of it, where it came in one block.
 
-        ``recogniser`` is the one of the rules that made ``plan``: there may be others by now.
+        It is the recogniser's of the rules that made ``plan``: there may be others by now.
         """
         if plan.alone is not None:
             return await self._alone(visit, plan, plan.alone, body)
@@ -233,9 +235,9 @@ class Front:
         if isinstance(verdict, Alone):
             return await self._alone(visit, plan, verdict, body)
         visit.stage, visit.model = verdict.stage.name, verdict.facts.model
-        client, connection = visit.client, visit.connection
-        if block and client.http11 and client.keep_alive and client.method != "HEAD":
-            recogniser.learn((connection.trusted_peer, block), Seen(verdict, plan, client))
+        client = visit.client
+        if learn is not None and client.http11 and client.keep_alive and client.method != "HEAD":
+            learn(Seen(verdict, plan, client))
         return await self.follow(visit, plan, verdict, self.responder(visit, verdict))
 
     def responder(self, visit: Visit, call: Call) -> Responder:

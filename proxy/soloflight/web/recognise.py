@@ -3,7 +3,7 @@
 What was read once means the same again. A whole request gives its call; a head alone gives its plan, whatever the body. What
 may differ between the two times is looked at each time: whether the answer is still kept and fresh enough, and whether the peer
 is as trusted; a head's plan belongs to its peer, whose address goes upstream with it.
-Rule 1: only on a connection that stands between two requests, and only where the block read is exactly one request.
+Rule 1: only on a connection that stands between two requests; a whole request only where the block read is exactly that.
 Rule 2: everything that changes verdicts (a reload) makes a new Recogniser; everything that changes answers lives in Replays.
 tests/web/test_recognise.py holds that it answers as the long way does.
 """
@@ -20,6 +20,7 @@ from soloflight.core.request import Request
 from soloflight.flow.admit import MEMO_HEAD, Plan
 from soloflight.flow.flights import Call
 from soloflight.flow.replays import Replay, Replays
+from soloflight.web.begun import BLOCK_LIMIT
 from soloflight.web.prepared import Prepared, prepared
 from soloflight.web.wire import Client
 
@@ -67,7 +68,8 @@ class Recogniser:
 
     def learn(self, block: Block, seen: Seen) -> None:
         """``block`` was admitted; its client speaks HTTP/1.1 and keeps its connection."""
-        if not self.on or seen.call.fresh_s == NONE_FRESH or block in self._calls:
+        known = block in self._calls
+        if known or not self.on or len(block[1]) > BLOCK_LIMIT or seen.call.fresh_s == NONE_FRESH:
             return
         self._calls[block] = seen
         self._size += _cost(block[1])

@@ -78,17 +78,13 @@ class Responder:
         False: nothing was written, this answer's task does it.
         """
         transport = self.connection.transport
-        if transport is None or transport.is_closing() or self.connection.write_paused:
+        if transport is None or transport.is_closing() or self.connection.write_paused or _large(frames):
             return False
         if not listener.committed:
-            if _large(frames):
-                return False
             if data := self._rendered(listener, frames):
                 transport.write(data)
             return True
         coded = self._coded(frames)
-        if coded.size > SLICE:
-            return False
         self._count(coded)
         transport.write(coded.data)
         return True
@@ -195,6 +191,9 @@ class Responder:
 
 def _large(frames: list[Frame]) -> bool:
     """Whether these are more than what is written in one go."""
+    if len(frames) == 1:
+        frame = frames[0]
+        return isinstance(frame, Body) and len(frame.data) > SLICE
     return sum(len(frame.data) for frame in frames if isinstance(frame, Body)) > SLICE
 
 

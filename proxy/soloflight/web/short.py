@@ -8,23 +8,25 @@ Of a crowd that asks the same in one moment the first goes through the parser; t
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from soloflight.core.errors import SoloflightError
 from soloflight.core.frames import Frame
 from soloflight.core.trace import trace_of
 from soloflight.flow.listen import Listener
 from soloflight.web.begun import BLOCK_LIMIT, is_whole
 from soloflight.web.connection import Connection, nobody
 from soloflight.web.recognise import Block, Seen, SeenHead
-from soloflight.web.respond import Delivery, Responder
+from soloflight.web.respond import Responder
 from soloflight.web.visit import Visit, replayed
 
 if TYPE_CHECKING:
     from soloflight.web.handlers import Front
+
+log = logging.getLogger("soloflight.web")
 
 
 GATHER_LIMIT = 1 << 20
@@ -33,7 +35,7 @@ GATHER_S = 1.0
 """For so long: then the long way's own bounds hold."""
 TURNS = 4
 """In so many turns of the loop a request is parsed, read and admitted, if nothing has to be waited for."""
-SLICE = 50
+CROWD_SLICE = 50
 """So many of a crowd are served, and told of, in one turn of the loop."""
 SETTLE_TURNS = 50
 """After so many turns of the loop who was served is told of, whoever is not."""
@@ -80,17 +82,26 @@ class Shortcuts:
 
     def _serve(self, block: Block, waiting: list[tuple[Connection, float]]) -> None:
         """In slices: the upstream call that they wait for is not made before the loop turns."""
-        for connection, began in waiting[:SLICE]:
+        if len(waiting) > CROWD_SLICE:
+            asyncio.get_running_loop().call_soon(self._serve, block, waiting[CROWD_SLICE:])
+        for connection, began in waiting[:CROWD_SLICE]:
             if connection.transport is None or connection.transport.is_closing():
                 continue
-            connection.occupy(None)
-            if not self._known(block, connection, began):
-                found = self._front.recogniser.find_head(block, peer=connection.peer)
-                if not self._known_head(found, block, connection, began):
-                    connection.take_long(block[1])
-            connection.go_on()
-        if len(waiting) > SLICE:
-            asyncio.get_running_loop().call_soon(self._serve, block, waiting[SLICE:])
+            try:
+                self._serve_one(block, connection, began)
+            except Exception as error:  # one client's trouble is not the others'
+                log.error("a request could not be answered: %s", type(error).__name__, exc_info=error)
+                connection.abort()
+
+    def _serve_one(self, block: Block, connection: Connection, began: float) -> None:
+        connection.occupy(None)
+        if self._front.draining:
+            connection.take_long(block[1])
+        elif not self._known(block, connection, began):
+            found = self._front.recogniser.find_head(block, peer=connection.peer)
+            if not self._known_head(found, block, connection, began):
+                connection.take_long(block[1])
+        connection.go_on()
 
     def _known(self, block: Block, connection: Connection, began: float) -> bool:
         """A request that was seen before, whose flight or answer is here."""
@@ -106,7 +117,7 @@ class Shortcuts:
         front, (head, body) = self._front, found
         visit = Visit(connection, head.client, front.next_id(), began, head.request)
         if len(body) == head.length:
-            front.attend(visit, front.serve(visit, head.plan, body, front.recogniser, block[1]))
+            front.attend(visit, front.serve(visit, head.plan, body, partial(front.recogniser.learn, block)))
         elif (
             len(body) < head.length <= min(GATHER_LIMIT, front.max_shared_body)
             and head.plan.alone is None
@@ -135,9 +146,10 @@ class Shortcuts:
         return True
 
     def _sit(self, seen: Seen, connection: Connection, began: float) -> bool:
-        """A seat at the flight, if it runs here."""
+        """A seat at the flight, if it runs here. Its call may become the flight's, and tells the upstream of its client: so of the
+        same address only."""
         front, call = self._front, seen.call
-        listener = front.node.seat(call)
+        listener = front.node.seat(call) if call.request.peer == connection.peer else None
         if listener is None:
             return False
         visit = Visit(connection, seen.client, front.next_id(), began, call.request, call.stage.name, call.facts.model)
@@ -156,11 +168,11 @@ class Shortcuts:
         if left and len(served) > seen:
             loop.call_soon(self._settle, len(served), left - 1)
             return
-        for seat in served[:SLICE]:
-            seat.leave()
-        self._served = served[SLICE:]
+        served, self._served = served[:CROWD_SLICE], served[CROWD_SLICE:]
         if self._served:
             loop.call_soon(self._settle, 0, 0)
+        for seat in served:
+            seat.leave()
 
 
 class Gathering:
@@ -194,7 +206,7 @@ class Gathering:
             self._end()
             front, visit = self._front, self._visit
             visit.body_s = time.monotonic() - visit.began
-            front.attend(visit, front.serve(visit, self._head.plan, b"".join(self._parts[1:]), front.recogniser))
+            front.attend(visit, front.serve(visit, self._head.plan, b"".join(self._parts[1:])))
 
     def _give_up(self) -> None:
         self._end()
@@ -256,18 +268,8 @@ class Seat:
             self._listener.close()
             front.attend(visit, _raise(error))
         else:
-            front.attend(visit, self._go_on(frames))
-
-    async def _go_on(self, frames: list[Frame] | None) -> Delivery:
-        """As any follower. It may have to make a call of its own, which is its own client's."""
-        front, visit, plan, call = self._front, self._visit, self._seen.plan, self._seen.call
-        if not self._listener.committed and call.request.peer != visit.connection.peer:
-            try:
-                plan, call = front.admission.from_peer(call, visit.connection.peer)
-            except SoloflightError:
-                self._listener.close()
-                raise
-        return await front.follow(visit, plan, call, self._responder, self._listener, frames)
+            seen = self._seen
+            front.attend(visit, front.follow(visit, seen.plan, seen.call, self._responder, self._listener, frames))
 
     def leave(self) -> None:
         """The answer is out: tell of it, and let the connection go on."""
