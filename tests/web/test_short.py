@@ -468,7 +468,13 @@ async def test_a_draining_process_knows_nobody(house: House, upstream: ScriptedU
         await client.ask(block)
         house.app.state.draining = True
         answer = await client.ask(block)
-    assert (answer.get("Connection"), house.unparsed) == ("close", 0)
+        assert (answer.get("Connection"), house.unparsed) == ("close", 0)
+    other = request("GET", "/v1/files?other")
+    for draining, close in ((True, "close"), (False, None), (False, None)):
+        house.app.state.draining = draining
+        async with connect(house.port) as client:
+            assert (await client.ask(other)).get("Connection") == close, "what a drain says is not learned"
+    assert house.unparsed == 1
 
 
 # ── a crowd in one moment ───────────────────────────────────────────────────────────────────────────────────────────

@@ -202,7 +202,7 @@ class Front:
         body = BodyReader(raw, self._limits.max_body, self._limits.body_timeout_s)
         recogniser, plan = self.recogniser, self.admission.plan(request)
         whole, begun = body.ready(), visit.connection.begun(raw)
-        if begun is not None:
+        if begun is not None and not self.draining:  # else it is told to close
             recogniser.learn_head(begun.head, SeenHead(request, plan, visit.client, begun.length))
         if whole is None:
             if plan.alone is not None:
