@@ -14,7 +14,7 @@ import zstandard
 from bodies.forms import field, file, form
 from bodies.keys import CHAT, SCOPE_KEY, key
 from soloflight.core.coding import decode_body
-from soloflight.core.fingerprint import flight_key, read_body, request_scope
+from soloflight.core.fingerprint import KeyMaker, read_body, request_scope
 from soloflight.core.memo import BodyMemo
 from soloflight.core.request import Request
 
@@ -66,12 +66,10 @@ def test_fingerprint_costs() -> None:
     request = Request("POST", CHAT, FIELDS)
     document = read_body(JSON, b"{}")
     cost("scope", lambda: request_scope(request, "credential", SCOPE_KEY))
-    cost(
-        "flight key",
-        lambda: flight_key(
-            request, stage="default", scope="s" * 64, upstream="u", kind=document.kind, digest=document.digest()
-        ),
-    )
+    about = {"stage": "default", "scope": "s" * 64, "upstream": "u", "kind": document.kind}
+    cost("flight key", lambda: KeyMaker(request, **about).key(document.digest()))  # type: ignore[arg-type]
+    maker = KeyMaker(request, **about)  # type: ignore[arg-type]
+    cost("flight key, behind a known head", lambda: maker.key(document.digest()))
     cost("all of it, with a small body", key)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from soloflight.core.fingerprint import FlightKey, content_type, flight_key, read_body, request_scope
+from soloflight.core.fingerprint import FlightKey, KeyMaker, content_type, read_body, request_scope
 from soloflight.core.request import Request
 
 SCOPE_KEY = bytes(range(32))
@@ -32,12 +32,12 @@ def key(
     known = () if credential is None else (credential,)
     request = Request(method, target, (*known, *typed, *fields), trusted=trusted)
     document = read_body(content_type(request), body)
-    return flight_key(
+    maker = KeyMaker(
         request,
         stage=stage,
         scope=request_scope(request, scope, SCOPE_KEY),
         upstream=upstream,
         kind=document.kind,
-        digest=document.digest(ignore_fields),
         key_headers=key_headers,
     )
+    return maker.key(document.digest(ignore_fields))

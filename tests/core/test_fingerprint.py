@@ -22,7 +22,6 @@ from soloflight.core.fingerprint import (
     Kind,
     content_type,
     encode,
-    flight_key,
     is_credential,
     read_body,
     request_scope,
@@ -399,14 +398,15 @@ def test_c69_two_content_types_are_none() -> None:
     assert content_type(Request("POST", CHAT, ())) is None
     types = [b"multipart/form-data; boundary=a", b"multipart/form-data; boundary=b"]
     texts = [
-        flight_key(
+        KeyMaker(
             Request("POST", CHAT, tuple((b"Content-Type", value) for value in values)),
             stage="default",
             scope="",
             upstream="",
             kind=Kind.MULTIPART,
-            digest=b"",
-        ).text
+        )
+        .key(b"")
+        .text
         for values in (types, types[::-1], types[:1])
     ]
     assert_all_differ(texts)

@@ -13,8 +13,9 @@ from soloflight.core.errors import Code, SoloflightError
 from soloflight.core.fields import Forwarding
 from soloflight.core.request import Request
 from soloflight.core.stage import Match, Stage, Stages
-from soloflight.flow.admit import MEMO_BODY, MEMO_HEAD, Admission, Alone, Target, client_key, upgrade_of
+from soloflight.flow.admit import MEMO_BODY, Admission, client_key, upgrade_of
 from soloflight.flow.flights import Call
+from soloflight.flow.plan import MEMO_HEAD, Alone, Target
 from soloflight.flow.upstream import Endpoint, Upstream
 from soloflight.plugins import Plugins
 

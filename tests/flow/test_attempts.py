@@ -11,7 +11,7 @@ from harness.ports import free_port
 from nodes import Town
 from soloflight.core.errors import Code
 from soloflight.core.flight import Fail, Wait
-from soloflight.flow.admit import Target
+from soloflight.flow.plan import Target
 from soloflight.ports import BackendError, Role
 from soloflight.testing.chat import CH, DONE, FIN
 from soloflight.testing.script import CLOSE, HANG, RESET, sse

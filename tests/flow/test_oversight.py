@@ -15,7 +15,8 @@ from soloflight.flow import oversight as module
 from soloflight.flow.memory import Memory
 from soloflight.flow.metered import metered
 from soloflight.flow.oversight import Abort, Oversight, Purged
-from soloflight.flow.replays import Replay, Replays
+from soloflight.flow.replays import Replays
+from soloflight.flow.shelf import Replay
 from soloflight.ports import BackendError
 
 STAGES = (Stage("evaluation"), Stage("other"))

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from soloflight.core.frames import Head, Recording
 from soloflight.core.stage import Stage
 from soloflight.flow.memory import Memory
-from soloflight.flow.replays import Replay, Replays
+from soloflight.flow.replays import Replays
+from soloflight.flow.shelf import Replay
 
 HEAD = Head(200, b"OK", ())
 A, B = Stage(name="a", local_max_bytes=10_000), Stage(name="b", local_max_bytes=10_000)

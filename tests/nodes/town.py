@@ -14,11 +14,12 @@ from nodes.wire import Wire
 from soloflight.core.fields import Forwarding
 from soloflight.core.request import Request
 from soloflight.core.stage import Match, Stage, Stages
-from soloflight.flow.admit import Admission, Alone, Target
+from soloflight.flow.admit import Admission
 from soloflight.flow.flights import Call
 from soloflight.flow.memory import Memory
 from soloflight.flow.node import Node, Surroundings
 from soloflight.flow.oversight import Oversight
+from soloflight.flow.plan import Alone, Target
 from soloflight.flow.replays import Replays
 from soloflight.flow.upstream import Endpoint, Upstream
 from soloflight.plugins import Plugins

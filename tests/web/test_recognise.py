@@ -28,9 +28,10 @@ from soloflight.config.models import Settings
 from soloflight.core.control import NONE_FRESH
 from soloflight.core.frames import Head, Recording
 from soloflight.core.stage import Stage
-from soloflight.flow.admit import Plan
 from soloflight.flow.memory import Memory
-from soloflight.flow.replays import Replay, Replays
+from soloflight.flow.plan import Plan
+from soloflight.flow.replays import Replays
+from soloflight.flow.shelf import Replay
 from soloflight.ports import RequestEnded, Role
 from soloflight.testing.chat import CH, DONE, FIN, completion_object, content
 from soloflight.testing.received import Received

@@ -12,7 +12,7 @@ import pytest
 from harness.wire import Response, ResponseParser
 from soloflight.core.errors import Code, Fault
 from soloflight.core.frames import Field, Head, Recording
-from soloflight.flow.replays import Replay
+from soloflight.flow.shelf import Replay
 from soloflight.ports import Role
 from soloflight.web.prepared import CODED_COPY_LIMIT, Prepared, prepared
 from soloflight.web.wire import (

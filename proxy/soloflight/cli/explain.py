@@ -21,9 +21,10 @@ from soloflight.core.control import NONE_FRESH
 from soloflight.core.errors import SoloflightError
 from soloflight.core.fields import is_trusted
 from soloflight.core.request import Request
-from soloflight.flow.admit import Admission, Alone
+from soloflight.flow.admit import Admission
 from soloflight.flow.explain import Explained, Explainer, differences
 from soloflight.flow.flights import Call
+from soloflight.flow.plan import Alone
 from soloflight.plugins import Plugins
 
 __all__ = ["explain"]

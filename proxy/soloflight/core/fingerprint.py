@@ -210,21 +210,6 @@ class KeyMaker:
         return FlightKey(text, sha256(encode((b"soloflight payload", self._scope, digest))).hexdigest())
 
 
-def flight_key(
-    request: Request,
-    *,
-    stage: str,
-    scope: str,
-    upstream: str,
-    kind: Kind,
-    digest: bytes,
-    key_headers: Iterable[str] = (),
-) -> FlightKey:
-    """The key of ``request``, whose body is of ``kind`` and has ``digest`` (see ``KeyMaker``)."""
-    maker = KeyMaker(request, stage=stage, scope=scope, upstream=upstream, kind=kind, key_headers=key_headers)
-    return maker.key(digest)
-
-
 def key_parts(
     request: Request,
     *,
@@ -235,7 +220,7 @@ def key_parts(
     digest: bytes,
     key_headers: Iterable[str] = (),
 ) -> dict[str, Item]:
-    """All that ``flight_key`` hashes, by name and in that order; the last one is ``body``, or ``operation`` in its place.
+    """All that a KeyMaker hashes, by name and in that order; the last one is ``body``, or ``operation`` in its place.
 
     For those who ask why two requests do not share: their keys differ if, and only if, one of these does.
     """

@@ -8,21 +8,21 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from hashlib import sha256
 
 from soloflight.core.answer import AnswerRules, Facts
 from soloflight.core.coding import decoded_pieces
 from soloflight.core.control import NONE_FRESH, Control, read_control
 from soloflight.core.errors import Code, SoloflightError, fail
-from soloflight.core.fields import CREDENTIAL_FORMS, Forwarding, Outgoing, end_to_end, outgoing
+from soloflight.core.fields import CREDENTIAL_FORMS, end_to_end, outgoing
 from soloflight.core.fingerprint import Document, KeyMaker, Kind, content_type, request_scope
 from soloflight.core.memo import BodyMemo, Memo
 from soloflight.core.request import Request
 from soloflight.core.session import session_key
 from soloflight.core.stage import Stage, Stages
 from soloflight.flow.flights import Call
-from soloflight.flow.upstream import Upstream
+from soloflight.flow.plan import MEMO_HEAD, OUTS, Alone, Plan, Target, Terms
 from soloflight.plugins import Plugins
 from soloflight.ports import Fingerprinter
 
@@ -31,76 +31,10 @@ CONDITIONAL = frozenset(
 )
 
 
-# Memos hold what is small and comes again: heads and bodies up to these sizes, this many of each.
-MEMO_HEAD = 4 * 1024
+# Memos hold what is small and comes again: bodies up to this size (heads: flow.plan), this many of each.
 MEMO_BODY = 16 * 1024
 PLANS = 4096
 VERDICTS = 2048
-OUTS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """One upstream, how requests are written for it, and what tells it apart for the whole fleet."""
-
-    name: str
-    upstream: Upstream
-    forwarding: Forwarding
-    identity: str
-
-
-@dataclass(frozen=True, slots=True)
-class Alone:
-    """The request makes a call of its own. ``reason`` is the detail of its Cache-Status ("method": no detail).
-
-    ``session`` is the key of its session's lock, "" where it takes none.
-    """
-
-    stage: Stage
-    target: Target
-    reason: str
-    session: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What a head means in one stage, for bodies of one kind: all of a call that its body does not change. ``rules`` made it."""
-
-    rules: Admission
-    keys: KeyMaker
-    session: str
-    out: Outgoing
-
-
-@dataclass(eq=False, frozen=True, slots=True)
-class Plan:
-    """What the head alone decides. ``alone`` is set where the body can not change that; else it must be read next.
-
-    ``withhold`` names the fields (lower case) that carried the proxy's own client key; ``upgrade`` is the protocol that a
-    websocket handshake asks for; ``coded`` says that the body has a content coding; ``remembered``: the same head finds it again.
-    """
-
-    request: Request
-    control: Control
-    withhold: frozenset[bytes]
-    alone: Alone | None = None
-    upgrade: bytes | None = None
-    coded: bool = False
-    remembered: bool = False
-    _outs: dict[tuple[str, int | None], Outgoing] = field(default_factory=dict)
-    _terms: dict[tuple[str, Kind], Terms] = field(default_factory=dict)
-
-    def out(self, alone: Alone, length: int | None) -> Outgoing:
-        """The upstream request for a call of its own; ``length`` of the body, None if not known. The last few are remembered."""
-        key = (alone.target.name, length)
-        out = self._outs.get(key)
-        if out is None:
-            if len(self._outs) >= OUTS:
-                self._outs.clear()
-            out = self._outs[key] = outgoing(
-                self.request, alone.target.forwarding, length=length, upgrade=self.upgrade, withhold=self.withhold
-            )
-        return out
 
 
 class Admission:

@@ -38,7 +38,7 @@ from soloflight.flow.gate import Gate
 from soloflight.flow.lease import Lease, Seat, bound_ms, ms
 from soloflight.flow.owner import Attempt, Ending, Owner, backoff_s
 from soloflight.flow.publish import Publisher
-from soloflight.flow.replays import Replay
+from soloflight.flow.shelf import Replay
 from soloflight.flow.tasks import Tasks
 from soloflight.ports import BackendError
 

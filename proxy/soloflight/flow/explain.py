@@ -27,8 +27,9 @@ from soloflight.core.frames import Field
 from soloflight.core.multipart import Form, Part
 from soloflight.core.request import Request
 from soloflight.core.stage import Stage
-from soloflight.flow.admit import Admission, Alone, Target
+from soloflight.flow.admit import Admission
 from soloflight.flow.flights import Call
+from soloflight.flow.plan import Alone, Target
 
 MOST_PLACES = 12
 """Differences named within one body; there may be more."""

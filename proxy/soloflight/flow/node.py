@@ -20,8 +20,9 @@ from soloflight.flow.flights import Call, Flight, GoAlone, Registry
 from soloflight.flow.gate import Gate
 from soloflight.flow.listen import Listener
 from soloflight.flow.memory import Memory
-from soloflight.flow.replays import Replay, Replays
+from soloflight.flow.replays import Replays
 from soloflight.flow.session import SessionSeats
+from soloflight.flow.shelf import Replay
 from soloflight.flow.slots import Slots
 from soloflight.flow.tasks import Tasks
 from soloflight.ports import Coordinator

@@ -10,8 +10,6 @@ from soloflight.core.stage import Stage
 from soloflight.flow.memory import Memory
 from soloflight.flow.shelf import Replay, Shelf
 
-__all__ = ["Replay", "Replays"]
-
 REFRESHED, REFRESHED_S = 4096, 60.0
 """So many refreshes of other nodes are remembered for so long: longer than an older answer can be on its way here."""
 

@@ -17,10 +17,11 @@ from aiohttp.web_response import StreamResponse
 from soloflight.core.control import NONE_FRESH
 from soloflight.core.errors import Code, Fault, SoloflightError
 from soloflight.core.frames import Frame
-from soloflight.flow.admit import Admission, Alone, Plan
+from soloflight.flow.admit import Admission
 from soloflight.flow.flights import Call, GoAlone, Reelect
 from soloflight.flow.listen import Listener
 from soloflight.flow.node import Node
+from soloflight.flow.plan import Alone, Plan
 from soloflight.flow.tasks import Tasks
 from soloflight.ports import Event, Role
 from soloflight.web.connection import ClientGone, sent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from soloflight.flow.replays import Replay
+from soloflight.flow.shelf import Replay
 from soloflight.ports import Role
 from soloflight.web.wire import Client, Framing, Marks, framing, head_bytes, marked
 

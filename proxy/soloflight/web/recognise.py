@@ -17,9 +17,10 @@ from typing import TypeAlias
 from soloflight.core.control import NONE_FRESH
 from soloflight.core.memo import Memo
 from soloflight.core.request import Request
-from soloflight.flow.admit import MEMO_HEAD, Plan
 from soloflight.flow.flights import Call
-from soloflight.flow.replays import Replay, Replays
+from soloflight.flow.plan import MEMO_HEAD, Plan
+from soloflight.flow.replays import Replays
+from soloflight.flow.shelf import Replay
 from soloflight.web.begun import BLOCK_LIMIT
 from soloflight.web.prepared import Prepared, prepared
 from soloflight.web.wire import Client

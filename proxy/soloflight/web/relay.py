@@ -6,9 +6,9 @@ import time
 from collections.abc import AsyncIterator
 
 from soloflight.core.errors import Code, SoloflightError, fail
-from soloflight.flow.admit import Alone, Plan
 from soloflight.flow.gate import Gate, Passage
 from soloflight.flow.patience import Patience
+from soloflight.flow.plan import Alone, Plan
 from soloflight.flow.upstream import Exchange, UpstreamError
 from soloflight.ports import Role
 from soloflight.web.connection import Connection

@@ -10,7 +10,7 @@ from weakref import WeakSet
 from soloflight.config.models import Settings
 from soloflight.config.models import Upstream as UpstreamSettings
 from soloflight.core.fields import Forwarding
-from soloflight.flow.admit import Target
+from soloflight.flow.plan import Target
 from soloflight.flow.upstream import Endpoint, Upstream
 
 

@@ -11,7 +11,7 @@ from soloflight.core.request import Request
 from soloflight.core.trace import trace_of
 from soloflight.flow.flights import Call
 from soloflight.flow.listen import Listener
-from soloflight.flow.replays import Replay
+from soloflight.flow.shelf import Replay
 from soloflight.ports import RequestEnded, Role
 from soloflight.web.connection import Connection
 from soloflight.web.respond import Delivery
