@@ -92,10 +92,12 @@ def alternate(bench: Bench, lines: list[Line], redis: list[Contender] | None = N
     folder = bench.room()
     scripts = {line: Script.write(folder, SIZES[line.size], line.variety) for line in lines}
     with ExitStack() as stack:
-        origin = stack.enter_context(bench.fixed_origin())
+        # Each has its own: who is slow still calls for clients that have left while the next one's calls are counted.
+        origins = {one: stack.enter_context(bench.fixed_origin()) for one in there}
         port = stack.enter_context(bench.redis()) if redis else 0
         servers = {
-            one: stack.enter_context(bench.server(one, origin, port if redis and one in redis else 0)) for one in there
+            one: stack.enter_context(bench.server(one, origins[one], port if redis and one in redis else 0))
+            for one in there
         }
         broken: set[Line] = set()
         for number in bench.rounds(5, 3):
@@ -104,7 +106,7 @@ def alternate(bench: Bench, lines: list[Line], redis: list[Contender] | None = N
                 if line in broken:
                     continue
                 try:
-                    play(bench, line, servers, origin, scripts[line], f"{number}-{place}-")
+                    play(bench, line, servers, origins[line.contender], scripts[line], f"{number}-{place}-")
                 except Broken as fault:
                     broken.add(line)
                     bench.figures.fault(line.work, line.contender.name, str(fault))
