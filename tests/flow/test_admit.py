@@ -65,6 +65,21 @@ class Gate:
         return verdict.reason
 
 
+async def test_other_rules_make_other_terms_of_the_same_plan(plugins: Plugins) -> None:
+    """A reload comes between plan and body: what the old rules have made of the head is not taken for the new ones'."""
+    old, new = Gate(plugins, Stage()), Gate(plugins, Stage())
+    new.admission = Admission(Stages([Stage()]), new.admission._targets, plugins, b"x" * 32)
+    fields = ((b"Content-Type", b"application/json"), (b"Authorization", b"Bearer k"))
+    plan = old.admission.plan(Request("POST", CHAT, fields))
+    body = json.dumps(CALM).encode()
+    keys = []
+    for gate in (old, new, old):
+        verdict = gate.admission.decide(plan, body + b" " * len(keys))
+        assert isinstance(verdict, Call)
+        keys.append(verdict.key)
+    assert keys[0] == keys[2] != keys[1]
+
+
 # ── who goes alone ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -26,6 +26,7 @@ from soloflight.testing.script import json as json_answer
 from soloflight.testing.upstream import ScriptedUpstream
 from soloflight.web.connection import Connection
 from soloflight.web.respond import Responder
+from soloflight.web.short import Seat
 from soloflight.web.visit import Visit
 
 WHOLE = CH + FIN + DONE
@@ -695,3 +696,40 @@ async def test_a_length_of_very_many_digits_is_refused_as_any_bad_length(
             answer = await client.finish()
             assert answer.status in (400, 413)
             assert json.loads(answer.body)["error"]["type"] == "soloflight_error"
+
+
+async def test_a_fault_behind_one_served_seat_harms_nobody_else(
+    house: House, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All have their answer; each one's connection goes on, but for the one that we fail at."""
+    block = chat(fresh())
+    owner, gate = await streaming(house, upstream, block, CH)
+    clients = await crowd(house, 5)
+    for client in clients:
+        await client.send(block)
+        await client.read_events(1)
+    assert house.unparsed == 5
+    genuine, left = Seat.leave, []
+
+    def fails_once(self: Seat) -> None:
+        left.append(self)
+        if len(left) == 1:
+            raise RuntimeError("a bug")
+        genuine(self)
+
+    monkeypatch.setattr(Seat, "leave", fails_once)
+    gate.set()
+    assert {(await client.finish()).body for client in (owner, *clients)} == {WHOLE}
+    await eventually(lambda: len(left) >= 5)
+    ends = []
+    for client in clients:
+        try:
+            ends.append((await client.ask(chat(fresh()))).ended)
+        except ConnectionError:
+            ends.append("rst")
+    assert sorted(end or "" for end in ends) == ["complete"] * 4 + ["rst"]
+    assert [made.getMessage() for made in caplog.records if made.exc_info] == [
+        "a request could not be answered: RuntimeError"
+    ]
+    for client in (owner, *clients):
+        client.close()

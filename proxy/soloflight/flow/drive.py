@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from soloflight.core.answer import Reason
 from soloflight.core.errors import Code, Fault, SoloflightError
 from soloflight.core.flight import (
     Abandon,
@@ -29,8 +28,7 @@ from soloflight.core.flight import (
     Wait,
 )
 from soloflight.core.frames import Body, End, Recording
-from soloflight.core.trace import trace_of
-from soloflight.events import CallEnded, FlightEnded, Role, TakenOver, WriteRefused
+from soloflight.events import Role, TakenOver, WriteRefused
 from soloflight.flow.approach import Approach
 from soloflight.flow.flights import Call, Flight, Registry, Sight, lost
 from soloflight.flow.follower import Follower, sit_out
@@ -40,6 +38,7 @@ from soloflight.flow.owner import Attempt, Ending, Owner, backoff_s
 from soloflight.flow.publish import Publisher
 from soloflight.flow.shelf import Replay
 from soloflight.flow.tasks import Tasks
+from soloflight.flow.telling import call_ended, flight_ended
 from soloflight.ports import BackendError
 
 if TYPE_CHECKING:
@@ -366,7 +365,7 @@ class Driver:
             ended = await owner.run()
             return ended
         finally:
-            self._around.emit(_call_ended(flight, ended, time.monotonic() - began))
+            self._around.emit(call_ended(flight, ended, time.monotonic() - began))
 
     def _publish(self, flight: Flight, ended: Attempt) -> None:
         """Keep the answer, take the flight off the map and end its log, in one step of the loop."""
@@ -379,7 +378,7 @@ class Driver:
             self._around.replays.put(call.stage, call.key, replay)
         self.flights.unregister(flight)
         flight.end(*ended.tail, usage=ended.verdict.usage)
-        self._around.emit(_ended(flight, ended, now))
+        self._around.emit(flight_ended(flight, ended, now))
 
     async def _recall(self, flight: Flight, found: Answered) -> bool:
         """Replay a sealed result from the coordinator; False if it can not be read."""
@@ -434,44 +433,3 @@ def _owner_sight(lease: Lease, owner: Owner, node: str, attempt: int) -> Sight:
     state = State.RUNNING if lease.running else State.PENDING
     left_s = lease.left_s if lease.held else None
     return Sight(state.name.lower(), node, attempt, left_s, owner.patience.idle_s if owner.patience else None)
-
-
-def _outcome(ended: Attempt | None) -> str:
-    """The word for how an upstream call ended: complete | error (the upstream's own) | fault | abandoned."""
-    if ended is None:
-        return "abandoned"
-    if ended.fault is not None:
-        return "fault"
-    refused = ended.recording is not None and ended.recording.head.status >= 400
-    return "error" if refused or ended.verdict.kept is Reason.ERROR else "complete"
-
-
-def _call_ended(flight: Flight, ended: Attempt | None, took_s: float) -> CallEnded:
-    head = flight.log.head
-    code = ended.fault.code if ended is not None and ended.fault is not None else None
-    return CallEnded(
-        stage=flight.call.stage.name,
-        flight=flight.id,
-        outcome=_outcome(ended),
-        duration_s=took_s,
-        status=head.status if head else 0,
-        code=code,
-        attempt=flight.number,
-        trace=trace_of(flight.call.request),
-    )
-
-
-def _ended(flight: Flight, ended: Attempt, now: float) -> FlightEnded:
-    recording, verdict = ended.recording, ended.verdict
-    return FlightEnded(
-        stage=flight.call.stage.name,
-        flight=flight.id,
-        outcome=_outcome(ended),
-        kept=verdict.kept.value if verdict.kept else "kept",
-        status=recording.head.status if recording is not None else 0,
-        attempts=flight.attempts,
-        size=flight.log.size,
-        duration_s=now - flight.born,
-        usage=verdict.usage,
-        code=ended.fault.code if ended.fault else None,
-    )

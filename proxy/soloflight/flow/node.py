@@ -11,10 +11,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from soloflight.core.answer import Reason
 from soloflight.core.control import NONE_FRESH
 from soloflight.core.errors import Code, Fault, fail
-from soloflight.events import Event, FlightEnded, Role
+from soloflight.events import Event, Role
 from soloflight.flow.drive import Driver
 from soloflight.flow.flights import Call, Flight, GoAlone, Registry
 from soloflight.flow.gate import Gate
@@ -25,6 +24,7 @@ from soloflight.flow.session import SessionSeats
 from soloflight.flow.shelf import Replay
 from soloflight.flow.slots import Slots
 from soloflight.flow.tasks import Tasks
+from soloflight.flow.telling import dropped
 from soloflight.ports import Coordinator
 
 GIVE_BACK_S = 1.0
@@ -219,7 +219,7 @@ class Node:
     def _drop(self, flight: Flight, fault: Fault) -> None:
         """End a flight before its answer has: who still listens is cut, the upstream call is ended."""
         if flight.role is Role.OWNER:
-            self._around.emit(_dropped(flight, fault))
+            self._around.emit(dropped(flight, fault))
         flight.finish(fault)
         self.flights.unregister(flight)
         if flight.task is not None:
@@ -265,17 +265,3 @@ async def _settled(flight: Flight) -> None:
     """Wait until the coordinator has said what the flight is; bounded by its command timeout."""
     if flight.decided is not None:
         await asyncio.wait([flight.decided])
-
-
-def _dropped(flight: Flight, fault: Fault) -> FlightEnded:
-    return FlightEnded(
-        stage=flight.call.stage.name,
-        flight=flight.id,
-        outcome="abandoned",
-        kept=Reason.ABANDONED.value,
-        status=flight.log.head.status if flight.log.head is not None else 0,
-        attempts=flight.attempts,
-        size=flight.log.size,
-        duration_s=time.monotonic() - flight.born,
-        code=fault.code,
-    )

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("soloflight.web")
 
-
 GATHER_LIMIT = 1 << 20
 """Bodies up to this size are gathered here; larger ones are read piece by piece, under aiohttp's own backpressure."""
 GATHER_S = 1.0
@@ -87,11 +86,7 @@ class Shortcuts:
         for connection, began in waiting[:CROWD_SLICE]:
             if connection.transport is None or connection.transport.is_closing():
                 continue
-            try:
-                self._serve_one(block, connection, began)
-            except Exception as error:  # one client's trouble is not the others'
-                log.error("a request could not be answered: %s", type(error).__name__, exc_info=error)
-                connection.abort()
+            _contained(connection, partial(self._serve_one, block, connection, began))
 
     def _serve_one(self, block: Block, connection: Connection, began: float) -> None:
         connection.occupy(None)
@@ -172,7 +167,7 @@ class Shortcuts:
         if self._served:
             loop.call_soon(self._settle, 0, 0)
         for seat in served:
-            seat.leave()
+            _contained(seat.connection, seat.leave)
 
 
 class Gathering:
@@ -246,6 +241,11 @@ class Seat:
         return f"Seat({self._visit.listener!r})"
 
     @property
+    def connection(self) -> Connection:
+        """Its client's."""
+        return self._visit.connection
+
+    @property
     def _listener(self) -> Listener:
         listener = self._visit.listener
         assert listener is not None
@@ -286,6 +286,15 @@ class Seat:
             return
         self._listener.close()
         self._front.leave(self._visit, self._visit.gone())
+
+
+def _contained(connection: Connection, act: Callable[[], None]) -> None:
+    """One client's trouble is not that of the others in its crowd."""
+    try:
+        act()
+    except Exception as error:
+        log.error("a request could not be answered: %s", type(error).__name__, exc_info=error)
+        connection.abort()
 
 
 async def _raise(error: Exception) -> NoReturn:
